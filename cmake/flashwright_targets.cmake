@@ -1,0 +1,23 @@
+# fw_library(NAME SOURCES... [LINK ...]): one internal module. Internal modules are static and hidden;
+# only the C interface of libflashwright is exported.
+function(fw_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LINK;PRIVATE" ${ARGN})
+  add_library(${name} STATIC ${arg_SOURCES})
+  target_link_libraries(${name} PUBLIC ${arg_LINK} PRIVATE ${arg_PRIVATE})
+  fw_settings(${name})
+endfunction()
+
+function(fw_settings name)
+  target_include_directories(${name} PRIVATE ${flashwright_SOURCE_DIR} ${flashwright_SOURCE_DIR}/include)
+  target_compile_features(${name} PRIVATE cxx_std_20)
+  target_compile_options(${name} PRIVATE -Wall -Wextra -Wpedantic -Wshadow
+    $<$<COMPILE_LANGUAGE:CXX>:-Wconversion -Wno-sign-conversion>
+    $<$<BOOL:${FLASHWRIGHT_WERROR}>:-Werror>)
+  if(FLASHWRIGHT_SANITIZE)
+    target_compile_options(${name} PRIVATE -fsanitize=${FLASHWRIGHT_SANITIZE} -fno-omit-frame-pointer)
+    target_link_options(${name} PRIVATE -fsanitize=${FLASHWRIGHT_SANITIZE})
+  endif()
+  set_target_properties(${name} PROPERTIES
+    CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON
+    CXX_VISIBILITY_PRESET hidden C_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+endfunction()

@@ -1,0 +1,257 @@
+#include "core/arguments.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/dtype.hpp"
+#include "core/error.hpp"
+#include "core/mask.hpp"
+#include "core/philox.hpp"
+
+namespace flashwright {
+namespace {
+
+constexpr double kLog2E = 1.4426950408889634;
+
+[[noreturn]] void bad(const char* argument, const std::string& given, const std::string& expected) {
+  throw Error(Status::bad_argument, fmt::format("{}: given {}; expected {}", argument, given, expected));
+}
+
+std::string shape_text(const TensorView& tensor) {
+  return fmt::format("shape ({})",
+                     fmt::join(tensor.shape.begin(), tensor.shape.begin() + tensor.ndim, ", "));
+}
+
+bool has_elements(const TensorView& tensor) {
+  return std::all_of(tensor.shape.begin(), tensor.shape.begin() + tensor.ndim,
+                     [](std::int64_t extent) { return extent > 0; });
+}
+
+void check_tensor(const char* name, const TensorView& tensor, const Problem& problem, DType dtype,
+                  int ndim) {
+  if (tensor.ndim != ndim)
+    bad(name, fmt::format("rank {}", tensor.ndim),
+        ndim == 4 ? "rank 4: (batch, seq, heads, dim)" : "rank 3: (batch, heads_q, seq_q)");
+  if (tensor.dtype != dtype) bad(name, to_string(tensor.dtype), to_string(dtype));
+  if (tensor.device != problem.target.backend)
+    bad(name, fmt::format("memory of {}", to_string(tensor.device)),
+        fmt::format("memory of {}, where the kernel runs", to_string(problem.target.backend)));
+  for (int i = 0; i < ndim; ++i)
+    if (tensor.shape[i] < 0) bad(name, shape_text(tensor), "no negative extent");
+  if (!has_elements(tensor)) return;
+  if (tensor.data == nullptr) bad(name, "a null pointer", "the address of its elements");
+  if (reinterpret_cast<std::uintptr_t>(tensor.data) % info(dtype).bytes != 0)
+    bad(name, fmt::format("address {}", tensor.data),
+        fmt::format("a multiple of {} bytes", info(dtype).bytes));
+  if (tensor.shape[ndim - 1] > 1 && tensor.stride[ndim - 1] != 1)
+    bad(name, fmt::format("stride {} in the last dimension", tensor.stride[ndim - 1]), "stride 1");
+}
+
+// Two elements of an output must not share an address.
+void check_output(const char* name, const TensorView& tensor) {
+  std::array<int, 4> order{};
+  for (int i = 0; i < tensor.ndim; ++i) order[i] = i;
+  std::sort(order.begin(), order.begin() + tensor.ndim,
+            [&](int a, int b) { return std::abs(tensor.stride[a]) < std::abs(tensor.stride[b]); });
+  std::int64_t covered = 1;
+  for (int i = 0; i < tensor.ndim; ++i) {
+    const std::int64_t extent = tensor.shape[order[i]], stride = std::abs(tensor.stride[order[i]]);
+    if (extent <= 1) continue;
+    if (stride < covered)
+      bad(name, fmt::format("stride {} in dimension {}", tensor.stride[order[i]], order[i]),
+          "strides under which no two elements overlap");
+    covered = stride * (extent - 1) + covered;
+  }
+}
+
+void check_extent(const char* name, const TensorView& tensor, int dimension, std::int64_t expected,
+                  const char* meaning) {
+  if (tensor.shape[dimension] == expected) return;
+  bad(name, shape_text(tensor), fmt::format("{} = {} in dimension {}", meaning, expected, dimension));
+}
+
+Shape check_shapes(const Problem& problem, const Arguments& args) {
+  check_tensor("q", args.q, problem, problem.dtype, 4);
+  check_tensor("k", args.k, problem, problem.dtype, 4);
+  check_tensor("v", args.v, problem, problem.dtype, 4);
+  check_tensor("o", args.o, problem, problem.dtype, 4);
+  const Shape shape{args.q.shape[0], args.q.shape[2], args.k.shape[2], args.q.shape[1],
+                    args.k.shape[1]};
+  check_extent("q", args.q, 3, problem.head_dim, "head_dim");
+  check_extent("k", args.k, 3, problem.head_dim, "head_dim");
+  check_extent("k", args.k, 0, shape.batch, "batch of q");
+  check_extent("v", args.v, 0, shape.batch, "batch of q");
+  check_extent("v", args.v, 1, shape.seq_kv, "seq_kv of k");
+  check_extent("v", args.v, 2, shape.heads_kv, "heads of k");
+  check_extent("v", args.v, 3, problem.head_dim_v, "head_dim_v");
+  check_extent("o", args.o, 0, shape.batch, "batch of q");
+  check_extent("o", args.o, 1, shape.seq_q, "seq_q of q");
+  check_extent("o", args.o, 2, shape.heads_q, "heads of q");
+  check_extent("o", args.o, 3, problem.head_dim_v, "head_dim_v");
+  check_output("o", args.o);
+  if (args.lse) {
+    check_tensor("lse", *args.lse, problem, DType::fp32, 3);
+    check_extent("lse", *args.lse, 0, shape.batch, "batch of q");
+    check_extent("lse", *args.lse, 1, shape.heads_q, "heads of q");
+    check_extent("lse", *args.lse, 2, shape.seq_q, "seq_q of q");
+    check_output("lse", *args.lse);
+  }
+  if (shape.heads_q > 0 && (shape.heads_kv == 0 || shape.heads_q % shape.heads_kv != 0))
+    bad("k", fmt::format("{} kv heads for {} q heads", shape.heads_kv, shape.heads_q),
+        "a number of kv heads by which the q heads are divisible");
+  const auto limit = [](const char* name, std::int64_t given, std::int64_t below, const char* what) {
+    if (given >= below) bad(name, fmt::format("{} {}", what, given), fmt::format("below {}", below));
+  };
+  limit("q", shape.seq_q, kMaxSequence, "seq_q");
+  limit("k", shape.seq_kv, kMaxSequence, "seq_kv");
+  limit("q", shape.batch, std::int64_t{1} << 31, "batch");
+  limit("q", shape.heads_q, std::int64_t{1} << 31, "heads");
+  limit("q", shape.batch * shape.heads_q, std::int64_t{1} << 31, "batch * heads");
+  return shape;
+}
+
+void check_devices(const Arguments& args) {
+  const auto same = [&](const char* name, const TensorView& tensor) {
+    if (tensor.device_index == args.q.device_index || !has_elements(tensor)) return;
+    bad(name, fmt::format("device {}", tensor.device_index),
+        fmt::format("device {}, that of q", args.q.device_index));
+  };
+  same("k", args.k);
+  same("v", args.v);
+  same("o", args.o);
+  if (args.lse) same("lse", *args.lse);
+}
+
+void check_blocks(const BlockLists& blocks, const Shape& shape) {
+  if (blocks.seq_q != shape.seq_q || blocks.seq_kv != shape.seq_kv)
+    bad("blocks", fmt::format("lists for a mask of length {} x {}", blocks.seq_q, blocks.seq_kv),
+        fmt::format("lists for the sequence length {} x {}", shape.seq_q, shape.seq_kv));
+  if (blocks.block_q < 1 || blocks.block_kv < 1 || blocks.block_q >= kMaxSequence ||
+      blocks.block_kv >= kMaxSequence)
+    bad("blocks", fmt::format("blocks of {} x {}", blocks.block_q, blocks.block_kv),
+        "blocks of at least 1 x 1");
+  if (blocks.batch != 1 && blocks.batch != shape.batch)
+    bad("blocks", fmt::format("batch {}", blocks.batch), fmt::format("1 or {}", shape.batch));
+  if (blocks.heads != 1 && blocks.heads != shape.heads_q)
+    bad("blocks", fmt::format("heads {}", blocks.heads), fmt::format("1 or {}", shape.heads_q));
+  if (blocks.full_offsets == nullptr || blocks.partial_offsets == nullptr)
+    bad("blocks", "no offsets", "full_offsets and partial_offsets, one entry more than rows");
+}
+
+bool rows_aligned(const TensorView& tensor) {
+  const std::int64_t bytes = info(tensor.dtype).bytes;
+  if (reinterpret_cast<std::uintptr_t>(tensor.data) % 16 != 0) return false;
+  for (int i = 0; i < 3; ++i)
+    if (tensor.shape[i] > 1 && tensor.stride[i] * bytes % 16 != 0) return false;
+  return true;
+}
+
+void set_strides(ParamValues& values, Param first, const TensorView& tensor) {
+  // The table lists batch, row and head strides next to each other.
+  const int base = static_cast<int>(first);
+  values.set_int(static_cast<Param>(base), tensor.stride[0]);
+  values.set_int(static_cast<Param>(base + 1), tensor.stride[1]);
+  values.set_int(static_cast<Param>(base + 2), tensor.stride[2]);
+}
+
+void set_blocks(ParamValues& values, const BlockLists& blocks) {
+  values.set_int(Param::block_q, blocks.block_q);
+  values.set_int(Param::block_kv, blocks.block_kv);
+  values.set_int(Param::query_blocks, blocks.query_blocks());
+  values.set_int(Param::mask_batch, blocks.batch);
+  values.set_int(Param::mask_heads, blocks.heads);
+  values.set_pointer(Param::full_offsets, blocks.full_offsets);
+  values.set_pointer(Param::full_columns, blocks.full_columns);
+  values.set_pointer(Param::partial_offsets, blocks.partial_offsets);
+  values.set_pointer(Param::partial_columns, blocks.partial_columns);
+  values.set_pointer(Param::partial_bits, blocks.partial_bits);
+}
+
+}  // namespace
+
+std::string to_string(const Shape& shape) {
+  return fmt::format("b{} h{}/{} q{} kv{}", shape.batch, shape.heads_q, shape.heads_kv, shape.seq_q,
+                     shape.seq_kv);
+}
+
+TensorView dense_view(void* data, DType dtype, std::array<std::int64_t, 4> shape) {
+  TensorView view;
+  view.data = data;
+  view.dtype = dtype;
+  view.shape = shape;
+  view.stride = {shape[1] * shape[2] * shape[3], shape[2] * shape[3], shape[3], 1};
+  return view;
+}
+
+double softmax_scale(const Config& config) {
+  return config.softmax_scale.value_or(1.0 / std::sqrt(static_cast<double>(config.head_dim)));
+}
+
+int drop_threshold(double dropout) {
+  if (dropout <= 0) return 0;
+  return std::clamp(static_cast<int>(std::lround(dropout * 256)), 1, 255);
+}
+
+ResolvedArguments resolve(const Config& config, const Problem& problem, const Arguments& args) {
+  ResolvedArguments out;
+  const Shape shape = out.shape = check_shapes(problem, args);
+  check_devices(args);
+  if (problem.mask == Mask::Kind::blocks) {
+    if (!args.blocks) bad("blocks", "none", "block lists, as the mask is 'blocks'");
+    check_blocks(*args.blocks, shape);
+  } else if (args.blocks) {
+    bad("blocks", "block lists", fmt::format("none, as the mask is '{}'", to_string(problem.mask)));
+  }
+  const std::int64_t q_position = args.q_position.value_or(shape.seq_kv - shape.seq_q);
+  if (std::abs(q_position) >= kMaxSequence)
+    bad("q_position", std::to_string(q_position), fmt::format("below {} in size", kMaxSequence));
+
+  out.device_index = args.q.device_index;
+  out.empty = !has_elements(args.o);
+  ParamValues& values = out.values;
+  values.set_pointer(Param::q, args.q.data);
+  values.set_pointer(Param::k, args.k.data);
+  values.set_pointer(Param::v, args.v.data);
+  values.set_pointer(Param::o, args.o.data);
+  set_strides(values, Param::q_batch_stride, args.q);
+  set_strides(values, Param::k_batch_stride, args.k);
+  set_strides(values, Param::v_batch_stride, args.v);
+  set_strides(values, Param::o_batch_stride, args.o);
+  if (args.lse) {
+    values.set_pointer(Param::lse, args.lse->data);
+    values.set_int(Param::lse_batch_stride, args.lse->stride[0]);
+    values.set_int(Param::lse_head_stride, args.lse->stride[1]);
+  }
+  values.set_int(Param::batch, shape.batch);
+  values.set_int(Param::heads_q, shape.heads_q);
+  values.set_int(Param::heads_kv, shape.heads_kv);
+  values.set_int(Param::group, shape.heads_kv == 0 ? 1 : shape.heads_q / shape.heads_kv);
+  values.set_int(Param::seq_q, shape.seq_q);
+  values.set_int(Param::seq_kv, shape.seq_kv);
+  values.set_float(Param::scale_log2, static_cast<float>(softmax_scale(config) * kLog2E));
+  values.set_int(Param::q_position, q_position);
+  const auto side = [](std::int64_t keys) { return keys < 0 ? kUnboundedWindow : keys; };
+  values.set_int(Param::window_left, side(config.mask.left));
+  values.set_int(Param::window_right, side(config.mask.right));
+  const int threshold = drop_threshold(config.dropout);
+  values.set_int(Param::drop_threshold, threshold);
+  values.set_float(Param::keep_scale, static_cast<float>(256.0 / (256 - threshold)));
+  values.at(Param::dropout_key) = dropout_key(args.seed, args.offset);
+  values.set_pointer(Param::rng_state, args.rng_state);
+  if (args.blocks) set_blocks(values, *args.blocks);
+  const bool aligned = rows_aligned(args.q) && rows_aligned(args.o) &&
+                       (shape.seq_kv == 0 || (rows_aligned(args.k) && rows_aligned(args.v)));
+  values.set_int(Param::aligned, aligned ? 1 : 0);
+
+  const std::int64_t query_blocks = args.blocks ? args.blocks->query_blocks() : 0;
+  const std::int64_t block_q = args.blocks ? args.blocks->block_q : 0;
+  const std::array<std::int64_t, 7> rule = {shape.batch,  shape.heads_q, shape.heads_kv, shape.seq_q,
+                                            shape.seq_kv, query_blocks,  block_q};
+  std::copy(rule.begin(), rule.end(), out.rule_values.begin());
+  return out;
+}
+
+}  // namespace flashwright

@@ -1,0 +1,178 @@
+#include "core/reference.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <tuple>
+
+#include "core/block_mask.hpp"
+#include "core/dtype.hpp"
+#include "core/mask.hpp"
+#include "core/philox.hpp"
+
+namespace flashwright {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// One row of a tensor as doubles.
+std::vector<double> read_row(const TensorView& tensor, std::int64_t b, std::int64_t s, std::int64_t h) {
+  const std::int64_t bytes = info(tensor.dtype).bytes;
+  const char* const row = static_cast<const char*>(tensor.data) +
+                          (b * tensor.stride[0] + s * tensor.stride[1] + h * tensor.stride[2]) * bytes;
+  std::vector<double> out(static_cast<std::size_t>(tensor.shape[3]));
+  for (std::size_t i = 0; i < out.size(); ++i)
+    out[i] = to_float(tensor.dtype, row + static_cast<std::int64_t>(i) * bytes);
+  return out;
+}
+
+class VisibleKeys {
+ public:
+  VisibleKeys(const Config& config, const Problem& problem, const Arguments& args, std::int64_t b,
+              std::int64_t h, std::int64_t q)
+      : config_(config), mask_(info(problem.mask)), args_(args), b_(b), h_(h), q_(q) {
+    position_ = static_cast<double>(q + args.q_position.value_or(args.k.shape[1] - args.q.shape[1]));
+  }
+
+  bool operator()(std::int64_t kv) const {
+    if (mask_.lists) return visible(*args_.blocks, b_, h_, q_, kv);
+    return evaluate(*mask_.keep, [&](std::string_view name) -> double {
+             if (name == "q") return position_;
+             if (name == "kv") return static_cast<double>(kv);
+             const std::int64_t side = name == "window_left" ? config_.mask.left : config_.mask.right;
+             return static_cast<double>(side < 0 ? kUnboundedWindow : side);
+           }) != 0;
+  }
+
+ private:
+  const Config& config_;
+  const MaskInfo& mask_;
+  const Arguments& args_;
+  std::int64_t b_, h_, q_;
+  double position_;
+};
+
+}  // namespace
+
+ReferenceRow reference_row(const Config& config, const Problem& problem, const Arguments& args,
+                           std::int64_t b, std::int64_t h, std::int64_t q,
+                           std::optional<DType> rounded) {
+  const auto round = [rounded](double value) { return rounded ? round_to(*rounded, value) : value; };
+  const std::int64_t seq_kv = args.k.shape[1];
+  const std::int64_t head_kv = args.k.shape[2] == 0 ? 0 : h / (args.q.shape[2] / args.k.shape[2]);
+  const double scale = softmax_scale(config);
+  const VisibleKeys sees(config, problem, args, b, h, q);
+  const std::vector<double> query = read_row(args.q, b, q, h);
+
+  std::vector<double> scores(static_cast<std::size_t>(seq_kv), -kInfinity);
+  double row_max = -kInfinity;
+  bool broken = false;  // a visible score is NaN or +inf
+  for (std::int64_t j = 0; j < seq_kv; ++j) {
+    if (!sees(j)) continue;
+    const std::vector<double> key = read_row(args.k, b, j, head_kv);
+    double dot = 0;
+    for (std::size_t i = 0; i < query.size(); ++i) dot += query[i] * key[i];
+    const double score = scores[static_cast<std::size_t>(j)] = round(round(dot) * scale);
+    row_max = std::max(row_max, score);
+    broken = broken || std::isnan(score) || score == kInfinity;
+  }
+
+  ReferenceRow row;
+  row.o.assign(static_cast<std::size_t>(problem.head_dim_v), 0.0);
+  if (broken) {
+    std::fill(row.o.begin(), row.o.end(), std::nan(""));
+    row.lse = std::nan("");
+    return row;
+  }
+  row.lse = -kInfinity;
+  if (row_max == -kInfinity) return row;
+
+  double row_sum = 0;
+  for (const double score : scores) row_sum += std::exp(score - row_max);
+  row.lse = row_max + std::log(row_sum);
+  const std::uint32_t threshold = static_cast<std::uint32_t>(drop_threshold(config.dropout));
+  const double keep_scale = 256.0 / (256.0 - threshold);
+  const std::uint64_t key = args.rng_state != nullptr
+                                ? dropout_key(args.rng_state[0], args.rng_state[1])
+                                : dropout_key(args.seed, args.offset);
+  const auto head = static_cast<std::uint32_t>(b * args.q.shape[2] + h);
+  std::uint32_t kept = 0;
+  for (std::int64_t j = 0; j < seq_kv; ++j) {
+    double weight = round(std::exp(scores[static_cast<std::size_t>(j)] - row_max) / row_sum);
+    if (threshold != 0) {
+      if (j % 32 == 0)
+        kept = keep_word(key, head, static_cast<std::uint32_t>(q), static_cast<std::uint32_t>(j / 32),
+                         threshold);
+      weight = (kept >> (j % 32) & 1u) != 0 ? round(weight * keep_scale) : 0;
+    }
+    if (weight == 0) continue;  // an invisible value must not turn the row into NaN
+    const std::vector<double> value = read_row(args.v, b, j, head_kv);
+    for (std::size_t i = 0; i < row.o.size(); ++i) row.o[i] += weight * value[i];
+  }
+  for (double& value : row.o) value = round(value);
+  return row;
+}
+
+void Judge::add(const ReferenceRow& exact, const ReferenceRow& unfused, const std::vector<double>& o,
+                std::optional<double> lse) {
+  ++rows_;
+  for (std::size_t i = 0; i < exact.o.size(); ++i) {
+    if (!std::isfinite(exact.o[i])) {
+      finite_match_ = finite_match_ && !std::isfinite(o[i]);
+      continue;
+    }
+    finite_match_ = finite_match_ && std::isfinite(o[i]);
+    error_ = std::max(error_, std::fabs(o[i] - exact.o[i]));
+    largest_ = std::max(largest_, std::fabs(exact.o[i]));
+    // An unfused computation that overflows is no yardstick.
+    if (std::isfinite(unfused.o[i]))
+      unfused_error_ = std::max(unfused_error_, std::fabs(unfused.o[i] - exact.o[i]));
+  }
+  if (!lse) return;
+  if (!std::isfinite(exact.lse)) {
+    finite_match_ = finite_match_ && (std::isnan(exact.lse) ? std::isnan(*lse) : *lse == exact.lse);
+    return;
+  }
+  finite_match_ = finite_match_ && std::isfinite(*lse);
+  const double bound = 1e-5 + 4 * ulp(DType::fp32, exact.lse);
+  lse_excess_ = std::max(lse_excess_, std::fabs(*lse - exact.lse) / bound);
+}
+
+double Judge::tolerance() const {
+  if (dtype_ == DType::fp32) return 1e-5 * (1 + largest_);
+  return 2 * unfused_error_ + ulp(dtype_, largest_ + 0.3);
+}
+
+Judge judge(const Config& config, const Problem& problem, const Arguments& args,
+            std::int64_t max_rows) {
+  const std::int64_t batch = args.q.shape[0], seq = args.q.shape[1], heads = args.q.shape[2];
+  const std::int64_t total = batch * seq * heads;
+  Judge judge(problem.dtype);
+  // A stride coprime with the number of rows visits every residue: batches, heads and positions mix.
+  const std::int64_t count = std::min(total, std::max<std::int64_t>(max_rows, 1));
+  std::int64_t step = std::max<std::int64_t>(1, total / std::max<std::int64_t>(count, 1));
+  const auto gcd = [](std::int64_t a, std::int64_t b) {
+    while (b != 0) std::tie(a, b) = std::pair(b, a % b);
+    return a;
+  };
+  while (count < total && gcd(step, total) != 1) ++step;
+  for (std::int64_t i = 0; i < count; ++i) {
+    // From the last row backwards, so that the ragged end is always among them.
+    const std::int64_t index = total - 1 - (i * step) % total;
+    const std::int64_t q = index % seq, h = index / seq % heads, b = index / seq / heads;
+    std::optional<double> lse;
+    if (args.lse) {
+      const TensorView& l = *args.lse;
+      lse = static_cast<const float*>(l.data)[b * l.stride[0] + h * l.stride[1] + q * l.stride[2]];
+    }
+    const ReferenceRow exact = reference_row(config, problem, args, b, h, q);
+    const ReferenceRow unfused =
+        problem.dtype == DType::fp32
+            ? exact
+            : reference_row(config, problem, args, b, h, q, problem.dtype);
+    judge.add(exact, unfused, read_row(args.o, b, q, h), lse);
+  }
+  return judge;
+}
+
+}  // namespace flashwright

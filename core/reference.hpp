@@ -1,0 +1,56 @@
+// Attention for chosen rows in double precision: the judge for every backend. Also the same row as an
+// unfused computation in the problem's own precision would give it, whose error sets the tolerance.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "core/arguments.hpp"
+
+namespace flashwright {
+
+struct ReferenceRow {
+  std::vector<double> o;  // head_dim_v values
+  double lse = 0;         // natural log; -inf when no key is visible
+};
+
+// Row `q` of head `h` in batch entry `b`. The tensors must lie in host memory. With `rounded`, every
+// stored intermediate (scores, weights, output) is rounded to that type. A row without visible keys
+// gives zeros and -inf; NaN in a visible input stays NaN.
+ReferenceRow reference_row(const Config& config, const Problem& problem, const Arguments& arguments,
+                           std::int64_t b, std::int64_t h, std::int64_t q,
+                           std::optional<DType> rounded = std::nullopt);
+
+// How far results may be from the reference, over a set of rows. The rule is the one of the
+// FlashAttention test suites, made numeric:
+//   16 bit  2 * (error of the unfused computation in the same precision) + ulp(max|reference| + 0.3)
+//   fp32    1e-5 * (1 + max|reference|)
+//   LSE     1e-5 + 4 ulp(fp32) of the reference
+class Judge {
+ public:
+  explicit Judge(DType dtype) : dtype_(dtype) {}
+
+  // Adds one row: the exact values, the unfused ones, and what the kernel gave (lse may be absent).
+  void add(const ReferenceRow& exact, const ReferenceRow& unfused, const std::vector<double>& o,
+           std::optional<double> lse);
+
+  double error() const { return error_; }
+  double tolerance() const;
+  double lse_excess() const { return lse_excess_; }  // largest LSE error over its own bound; 1 is at it
+  std::int64_t rows() const { return rows_; }
+  bool passed() const { return finite_match_ && error_ <= tolerance() && lse_excess_ <= 1; }
+
+ private:
+  DType dtype_;
+  double error_ = 0, unfused_error_ = 0, largest_ = 0, lse_excess_ = 0;
+  bool finite_match_ = true;  // NaN and infinity stand where they should
+  std::int64_t rows_ = 0;
+};
+
+// Judges up to `max_rows` rows, spread over the whole problem with the first and last row of every
+// corner included. The outputs in `arguments` are the kernel's, in host memory.
+Judge judge(const Config& config, const Problem& problem, const Arguments& arguments,
+            std::int64_t max_rows);
+
+}  // namespace flashwright
