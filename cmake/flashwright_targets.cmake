@@ -21,3 +21,17 @@ function(fw_settings name)
     CXX_EXTENSIONS OFF POSITION_INDEPENDENT_CODE ON
     CXX_VISIBILITY_PRESET hidden C_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
 endfunction()
+
+# Turns every file below FOLDER into an array of {path, text} in the source OUTPUT, made again when one changes.
+function(fw_embed)
+  cmake_parse_arguments(arg "" "OUTPUT;FOLDER;ARRAY;COUNT;STRUCT" "" ${ARGN})
+  file(GLOB_RECURSE inputs CONFIGURE_DEPENDS ${arg_FOLDER}/*)
+  set(output ${CMAKE_CURRENT_BINARY_DIR}/${arg_OUTPUT})
+  set(script ${flashwright_SOURCE_DIR}/cmake/embed.cmake)
+  add_custom_command(
+    OUTPUT ${output}
+    COMMAND ${CMAKE_COMMAND} -DFOLDER=${arg_FOLDER} -DOUTPUT=${output} -DARRAY=${arg_ARRAY} -DCOUNT=${arg_COUNT}
+            -DSTRUCT=${arg_STRUCT} -P ${script}
+    DEPENDS ${inputs} ${script}
+    COMMENT "Embedding ${arg_FOLDER}")
+endfunction()

@@ -64,8 +64,11 @@ const std::vector<ArchInfo>& known_architectures() {
 }
 
 const ArchInfo& arch_info(const Target& target) {
+  // PTX ("compute_90") has the limits of the architecture it is written for.
+  const bool ptx = target.arch.starts_with("compute_");
+  const Target plain = {target.backend, ptx ? "sm_" + target.arch.substr(8) : target.arch};
   for (const ArchInfo& arch : known_architectures())
-    if (arch.target == target) return arch;
+    if (arch.target == plain) return arch;
   throw Error(Status::internal, "unknown architecture " + to_string(target));
 }
 

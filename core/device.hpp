@@ -18,7 +18,7 @@ const char* to_string(BackendKind backend);
 
 struct Target {
   BackendKind backend = BackendKind::cuda;
-  std::string arch;  // "sm_90a", or the rung of the CPU's instruction set: "avx512"
+  std::string arch;  // "sm_90a"; "compute_90" for PTX; or the rung of the CPU's instruction set: "avx512"
   std::strong_ordering operator<=>(const Target&) const = default;
   bool operator==(const Target&) const = default;
 };

@@ -1,0 +1,92 @@
+#include "generator/sm80/model_sm80.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/dtype.hpp"
+#include "generator/sm80/layout_sm80.hpp"
+
+namespace flashwright::sm80 {
+namespace {
+
+// Rates of one multiprocessor per cycle.
+constexpr double kSmemBytes = 128;
+constexpr double kExponentials = 16;
+constexpr double kLanes = 128;  // four warp instructions
+
+// Dense operations per cycle with mma.sync and fp32 accumulation; Hopper reaches about 62 % of its wgmma rate.
+double mma_rate(const Problem& problem) {
+  const int major = arch_info(problem.target).major, minor = arch_info(problem.target).minor;
+  const double half = major == 9 || major == 10 ? 2560 : major == 8 && (minor == 0 || minor == 7) ? 2048 : 1024;
+  return problem.dtype == DType::fp32 ? half / 6 : half;  // tf32 runs at half the rate, three times
+}
+
+struct TileCost {
+  double mma, smem, exponentials, issue;
+  double busy() const { return std::max({mma, smem, exponentials, issue}); }
+  double total() const { return mma + smem + exponentials + issue; }
+};
+
+// Cycles of a multiprocessor for one tile of keys of one block, by the unit that spends them.
+TileCost tile_cost(const Problem& problem, const Schedule& s) {
+  const double bytes = info(problem.dtype).bytes;
+  const double elements = static_cast<double>(s.tile_q) * s.tile_kv;
+  const double dims = problem.head_dim + problem.head_dim_v;
+  const double operations = 2 * elements * dims;
+  // Every warp reads all keys and values; queries are read again for each tile unless they sit in registers.
+  double smem = (s.warps + 1) * s.tile_kv * dims * bytes;
+  if (s.q_in_registers == 0) smem += s.tile_q * problem.head_dim * bytes;
+  const double instructions = elements * (5.0 + (problem.dropout ? 4.5 : 0)) + operations / 128 + smem / 16;
+  return {operations / mma_rate(problem), smem / kSmemBytes, elements / kExponentials, instructions / kLanes};
+}
+
+// Visible scores as a share of seq_q * seq_kv. Windows and block lists are values of the launch: half.
+double visible_share(const Problem& problem, const Shape& shape) {
+  if (problem.mask == Mask::Kind::none) return 1;
+  if (problem.mask != Mask::Kind::causal || shape.seq_kv == 0) return 0.5;
+  const double q = static_cast<double>(shape.seq_q), kv = static_cast<double>(shape.seq_kv);
+  return q <= kv ? 1 - q / (2 * kv) : kv / (2 * q);
+}
+
+}  // namespace
+
+double model_time_us(const Problem& problem, const DeviceInfo& device, const Shape& shape, const Schedule& s) {
+  const double bytes = info(problem.dtype).bytes;
+  const double seq_q = static_cast<double>(std::max<std::int64_t>(shape.seq_q, 1));
+  const double seq_kv = static_cast<double>(shape.seq_kv);
+  const double heads = static_cast<double>(shape.batch * shape.heads_q);
+  const double query_tiles = std::ceil(seq_q / s.tile_q);
+  const double blocks = query_tiles * heads;
+
+  // Tiles along the keys; a mask's edge costs half a query tile more.
+  const double share = visible_share(problem, shape);
+  double key_tiles = std::ceil(seq_kv / s.tile_kv);
+  if (share < 1) key_tiles = std::min(key_tiles, seq_kv * share / s.tile_kv + 0.5 + 0.5 * s.tile_q / s.tile_kv);
+
+  const Layout tiles = layout(problem, s);
+  const int registers = estimate_registers(problem, s);
+  const int resident = std::max(1, std::min({device.smem_per_sm / (tiles.smem_bytes + 1024),
+                                             65536 / (std::max(registers, 32) * 32 * s.warps),
+                                             arch_info(problem.target).threads_per_sm / (32 * s.warps)}));
+  // How much of the units' work overlaps grows with the warps at hand.
+  const double warps = std::min<double>(resident, std::ceil(blocks / device.sm_count)) * s.warps;
+  const double overlap = 1 - 1.6 / (warps + 1.6);
+  const TileCost cost = tile_cost(problem, s);
+  const double barriers = (s.stages == 1 ? 2 : 1) * 40.0 / resident;
+  const double tile_cycles = cost.busy() + (cost.total() - cost.busy()) * (1 - overlap) + barriers;
+  const double block_cycles = key_tiles * tile_cycles + 1200.0 / resident +
+                              s.tile_q * (problem.head_dim + problem.head_dim_v) * bytes / 64;
+
+  // Whole waves when all blocks are alike; otherwise the long ones start first and the rest fill in.
+  const double slots = static_cast<double>(device.sm_count) * resident;
+  const double waves = share < 1 ? blocks / slots + 0.4 : std::ceil(blocks / slots);
+  const double cycles = std::max(waves, 1.0) * block_cycles * resident;
+
+  const double traffic = heads * seq_q * (problem.head_dim + problem.head_dim_v) * bytes +
+                         static_cast<double>(shape.batch * shape.heads_kv) * seq_kv *
+                             (problem.head_dim + problem.head_dim_v) * bytes;
+  const double memory_us = device.memory_gbps > 0 ? traffic / device.memory_gbps * 1e-3 : 0;
+  return 3 + std::max(cycles / device.clock_ghz * 1e-3, memory_us);
+}
+
+}  // namespace flashwright::sm80

@@ -1,0 +1,45 @@
+//~ Dropout bits: the device side of core/philox.hpp, which defines them.
+
+// Four random words from a counter: Philox 4x32 with seven rounds (Salmon et al., 2011).
+struct Philox {
+  u32 word[4];
+};
+
+__device__ __forceinline__ Philox philox(u32 query, u32 key_word, u32 head, u32 call, u64 key) {
+  u32 key0 = static_cast<u32>(key), key1 = static_cast<u32>(key >> 32);
+  u32 x0 = query, x1 = key_word, x2 = head, x3 = call;
+#pragma unroll
+  for (int round = 0; round < 7; ++round) {
+    const u32 high0 = multiply_high(x0, 0xD2511F53u), low0 = x0 * 0xD2511F53u;
+    const u32 high1 = multiply_high(x2, 0xCD9E8D57u), low1 = x2 * 0xCD9E8D57u;
+    x0 = high1 ^ x1 ^ key0;
+    x1 = low1;
+    x2 = high0 ^ x3 ^ key1;
+    x3 = low0;
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+  return {{x0, x1, x2, x3}};
+}
+
+// Bit j is set when key 32 * key_word + j is kept for this query. Each of the 32 keys has drawn one byte,
+// spread over the bits j of eight words; it is dropped when the byte is below the threshold.
+__device__ __forceinline__ u32 keep_word(u64 key, u32 head, u32 query, u32 key_word, u32 threshold) {
+  const Philox high = philox(query, key_word, head, 0, key);
+  const Philox low = philox(query, key_word, head, 1, key);
+  u32 borrow = 0;  // of byte - threshold, for 32 bytes at once, from the lowest bit up
+#pragma unroll
+  for (int bit = 0; bit < 8; ++bit) {
+    const u32 plane = bit < 4 ? low.word[3 - bit] : high.word[7 - bit];
+    const u32 limit = 0u - (threshold >> bit & 1u);
+    borrow = majority(~plane, limit, borrow);
+  }
+  return ~borrow;
+}
+
+// The key of the launch: from the state in memory, if there is one, so that a captured graph draws new
+// bits at every replay.
+__device__ __forceinline__ u64 find_dropout_key(const Params& params) {
+  if (params.rng_state == nullptr) return params.dropout_key;
+  return load_global(params.rng_state) + load_global(params.rng_state + 1) * 0x9E3779B97F4A7C15ull;
+}

@@ -1,0 +1,29 @@
+//~ Every FW_ option: the switches that change the structure of a kernel. An emitted file contains none
+//~ of them. The values below are for editors and for compiling a template by hand; generator/options.cpp
+//~ holds the same list, and a test compares the two.
+#pragma once
+
+#ifndef FW_FP16
+#define FW_FP16 0
+#endif
+#ifndef FW_BF16
+#define FW_BF16 1
+#endif
+#ifndef FW_FP32
+#define FW_FP32 0
+#endif
+#ifndef FW_MASK
+#define FW_MASK 1
+#endif
+#ifndef FW_BLOCKS
+#define FW_BLOCKS 0
+#endif
+#ifndef FW_DROPOUT
+#define FW_DROPOUT 0
+#endif
+#ifndef FW_Q_IN_REGISTERS
+#define FW_Q_IN_REGISTERS 0
+#endif
+#ifndef FW_ONE_STAGE
+#define FW_ONE_STAGE 0
+#endif

@@ -1,0 +1,81 @@
+//~ Arithmetic that CUDA C++ spells with headers or that needs a certain instruction.
+
+__device__ __forceinline__ int smaller(int a, int b) { return a < b ? a : b; }
+
+__device__ __forceinline__ int larger(int a, int b) { return a > b ? a : b; }
+
+// The larger of two numbers; a NaN loses against a number.
+__device__ __forceinline__ float larger_float(float a, float b) {
+  float value;
+  asm("max.f32 %0, %1, %2;" : "=f"(value) : "f"(a), "f"(b));
+  return value;
+}
+
+__device__ __forceinline__ float magnitude(float a) { return a < 0.0f ? -a : a; }
+
+// a * b + c, rounded once.
+__device__ __forceinline__ float fused_multiply_add(float a, float b, float c) {
+  float value;
+  asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(value) : "f"(a), "f"(b), "f"(c));
+  return value;
+}
+
+// 2^x with a relative error below 2^-22; results below 2^-126 become 0.
+__device__ __forceinline__ float exp2_approx(float x) {
+  float value;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
+  return value;
+}
+
+// log2(x) with an absolute error below 2^-22 near 1 and a relative one elsewhere.
+__device__ __forceinline__ float log2_approx(float x) {
+  float value;
+  asm("lg2.approx.f32 %0, %1;" : "=f"(value) : "f"(x));
+  return value;
+}
+
+__device__ __forceinline__ u32 float_bits(float value) {
+  u32 bits;
+  asm("mov.b32 %0, %1;" : "=r"(bits) : "f"(value));
+  return bits;
+}
+
+__device__ __forceinline__ float bits_float(u32 bits) {
+  float value;
+  asm("mov.b32 %0, %1;" : "=f"(value) : "r"(bits));
+  return value;
+}
+
+__device__ __forceinline__ float infinity() { return bits_float(0x7f800000u); }
+
+#if FW_BF16
+// Two floats rounded to a pair of elements, the first in the low half.
+__device__ __forceinline__ u32 pack_pair(float first, float second) {
+  u32 pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+}
+#elif FW_FP16
+// Two floats rounded to a pair of elements, the first in the low half.
+__device__ __forceinline__ u32 pack_pair(float first, float second) {
+  u32 pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+}
+#endif
+
+// High half of a 64-bit product.
+__device__ __forceinline__ u32 multiply_high(u32 a, u32 b) {
+  return static_cast<u32>(static_cast<u64>(a) * b >> 32);
+}
+
+// Picks bytes of the pair (a, b): nibble i of `selector` names the source of byte i, 0..3 from a and 4..7
+// from b; with 8 added, the byte is filled with the sign bit of that source.
+__device__ __forceinline__ u32 pick_bytes(u32 a, u32 b, u32 selector) {
+  u32 value;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(value) : "r"(a), "r"(b), "r"(selector));
+  return value;
+}
+
+// True in the bits where at least two of the three words are true.
+__device__ __forceinline__ u32 majority(u32 a, u32 b, u32 c) { return (a & b) | (a & c) | (b & c); }

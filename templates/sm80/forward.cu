@@ -1,0 +1,260 @@
+//~ Forward attention for GPUs with cp.async and mma.sync.
+#include "options.h"
+#include "common/types.cuh"
+#include "constants.h"
+#include "ptx/index.cuh"
+#include "ptx/math.cuh"
+#include "ptx/memory.cuh"
+#include "ptx/async_copy.cuh"
+#include "ptx/matrix.cuh"
+#include "mask.h"
+#include "common/work.cuh"
+#include "common/key_tiles.cuh"
+#include "common/dropout.cuh"
+#include "sm80/fragments.cuh"
+#include "sm80/tile_copy.cuh"
+#include "sm80/softmax.cuh"
+#include "sm80/dropout_tile.cuh"
+
+#if FW_Q_IN_REGISTERS
+// scores = Q * K^T for the rows of this warp, whose queries are in registers.
+__device__ __forceinline__ void multiply_queries_keys(float (&scores)[kRowTiles][kKeyTiles][4],
+                                                      const u32 (&queries)[kRowTiles][kDimSteps][4],
+                                                      u32 keys) {
+#pragma unroll
+  for (int d = 0; d < kDimSteps; ++d) {
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; n += 2) {
+      u32 b[4];
+      load_matrices(b, keys + n * 8 * row_bytes(kHeadDim) + d * 32);
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+        multiply_add(scores[m][n], queries[m][d], b[0], b[1]);
+        multiply_add(scores[m][n + 1], queries[m][d], b[2], b[3]);
+      }
+    }
+  }
+}
+#else
+// scores = Q * K^T for the rows of this warp.
+__device__ __forceinline__ void multiply_queries_keys(float (&scores)[kRowTiles][kKeyTiles][4], u32 queries,
+                                                      u32 keys) {
+#pragma unroll
+  for (int d = 0; d < kDimSteps; ++d) {
+    u32 a[kRowTiles][4];
+#pragma unroll
+    for (int m = 0; m < kRowTiles; ++m)
+      load_matrices(a[m], queries + m * 16 * row_bytes(kHeadDim) + d * 32);
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; n += 2) {
+      u32 b[4];
+      load_matrices(b, keys + n * 8 * row_bytes(kHeadDim) + d * 32);
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+        multiply_add(scores[m][n], a[m], b[0], b[1]);
+        multiply_add(scores[m][n + 1], a[m], b[2], b[3]);
+      }
+    }
+  }
+}
+#endif
+
+// out += weights * V for the rows of this warp.
+__device__ __forceinline__ void multiply_weights_values(float (&out)[kRowTiles][kDimTiles][4],
+                                                        const u32 (&weights)[kRowTiles][kKeySteps][4],
+                                                        u32 values) {
+#pragma unroll
+  for (int step = 0; step < kKeySteps; ++step) {
+#pragma unroll
+    for (int n = 0; n < kDimTiles; n += 2) {
+      u32 b[4];
+      load_values<kHeadDimV>(b, values + step * kMmaK * row_bytes(kHeadDimV) + n * 8 * kElementBytes);
+#pragma unroll
+      for (int m = 0; m < kRowTiles; ++m) {
+        multiply_add(out[m][n], weights[m][step], b[0], b[1]);
+        if (n + 1 < kDimTiles) multiply_add(out[m][n + 1], weights[m][step], b[2], b[3]);
+      }
+    }
+  }
+}
+
+// Divides the outputs by their row sums and writes them, and the LSE, through shared memory. `numerator`
+// makes up for dropped weights.
+__device__ __forceinline__ void write_output(const float (&out)[kRowTiles][kDimTiles][4],
+                                             const RowState (&rows)[kRowTiles][2], float numerator,
+                                             float scale_log2, const Params& params, const QueryTile& work,
+                                             u32 tile) {
+  const int lane = lane_index();
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float sum = quad_sum(rows[m][half].sum);
+      const bool empty = sum == 0.0f;  // no visible key; a NaN is not empty
+      const float factor = empty ? 0.0f : numerator / sum;
+      const int row = (warp_index() * kRowTiles + m) * 16 + half * 8 + lane / 4;
+      const u32 address = tile + row * row_bytes(kHeadDimV) + lane % 4 * 2 * kElementBytes;
+#pragma unroll
+      for (int n = 0; n < kDimTiles; ++n)
+        store_shared_pair(address + n * 8 * kElementBytes, out[m][n][2 * half] * factor,
+                          out[m][n][2 * half + 1] * factor);
+      if (params.lse != nullptr && lane % 4 == 0 && work.row_begin + row < work.row_end) {
+        const float log2_sum = fused_multiply_add(rows[m][half].max, scale_log2, log2_approx(sum));
+        store_global(params.lse + work.batch * params.lse_batch_stride +
+                         work.head * params.lse_head_stride + work.row_begin + row,
+                     empty ? -infinity() : log2_sum * kLn2);
+      }
+    }
+  }
+  synchronize_block();
+  store_tile<kTileQ, kHeadDimV>(params.o + work.batch * params.o_batch_stride +
+                                    work.head * params.o_head_stride +
+                                    work.row_begin * params.o_row_stride,
+                                params.o_row_stride, tile, work.row_end - work.row_begin, params.aligned);
+}
+
+// Starts the copy of one tile of keys (or of values).
+__device__ __forceinline__ void load_keys(u32 shared, const Params& params, const QueryTile& work,
+                                          const KeyTiles& tiles) {
+  const i64 head = work.head / params.group;
+  load_tile<kTileKv, kHeadDim>(shared,
+                               params.k + work.batch * params.k_batch_stride + head * params.k_head_stride +
+                                   tiles.first * params.k_row_stride,
+                               params.k_row_stride, params.seq_kv - tiles.first, params.aligned);
+}
+
+__device__ __forceinline__ void load_values_tile(u32 shared, const Params& params, const QueryTile& work,
+                                                 const KeyTiles& tiles) {
+  const i64 head = work.head / params.group;
+  load_tile<kTileKv, kHeadDimV>(shared,
+                                params.v + work.batch * params.v_batch_stride + head * params.v_head_stride +
+                                    tiles.first * params.v_row_stride,
+                                params.v_row_stride, params.seq_kv - tiles.first, params.aligned);
+}
+
+// One block computes kTileQ rows of the output of one head. It walks over the keys in tiles and keeps, for each
+// row, the largest score, the sum of the weights relative to it, and the weighted sum of the values.
+extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
+    fw_forward(const __grid_constant__ Params params) {
+  const QueryTile work = find_query_tile(params);
+  const u32 queries = shared_memory();
+  const u32 keys = queries + kKeysOffset;
+  const u32 values = queries + kValuesOffset;
+  const int warp_row = warp_index() * 16 * kRowTiles;
+
+  // Queries and the first tiles of keys and values start on their way.
+  load_tile<kTileQ, kHeadDim>(queries,
+                              params.q + work.batch * params.q_batch_stride +
+                                  work.head * params.q_head_stride + work.row_begin * params.q_row_stride,
+                              params.q_row_stride, work.row_end - work.row_begin, params.aligned);
+#if FW_Q_IN_REGISTERS
+  // The queries move on to registers, and the keys take their place.
+  commit_copies();
+  wait_copies<0>();
+  synchronize_block();
+  u32 query_fragments[kRowTiles][kDimSteps][4];
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+    for (int d = 0; d < kDimSteps; ++d)
+      load_matrices(query_fragments[m][d], query_address<kHeadDim>(queries, warp_row + m * 16) + d * 32);
+  }
+  synchronize_block();
+#else
+  const u32 query_rows = query_address<kHeadDim>(queries, warp_row);
+#endif
+  KeyTiles tiles;
+  tiles.start(params, work);
+  KeyTiles loads = tiles;  // runs ahead of the computation
+#if FW_ONE_STAGE
+  if (!loads.done) load_keys(keys, params, work, loads);
+  commit_copies();
+#else
+#pragma unroll
+  for (int stage = 0; stage < kStages - 1; ++stage) {
+    if (!loads.done) {
+      load_keys(keys + stage * kKeysBytes, params, work, loads);
+      load_values_tile(values + stage * kValuesBytes, params, work, loads);
+      loads.advance(params);
+    }
+    commit_copies();
+  }
+  int stage = 0;
+#endif
+
+  WarpKeys warp_keys;
+  warp_keys.start(params, work, warp_row);
+  const float scale_log2 = magnitude(params.scale_log2);
+#if FW_DROPOUT
+  const u64 dropout_key = find_dropout_key(params);
+  const u32 dropout_head = static_cast<u32>(work.batch) * params.heads_q + work.head;
+#endif
+  float out[kRowTiles][kDimTiles][4] = {};
+  RowState rows[kRowTiles][2];
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) rows[m][0] = rows[m][1] = {-infinity(), 0.0f};
+
+  for (; !tiles.done; tiles.advance(params)) {
+#if FW_ONE_STAGE
+    // The keys are there, and every warp is done with the last values: theirs may be overwritten.
+    wait_copies<0>();
+    synchronize_block();
+    const u32 tile_keys = keys, tile_values = values;
+    load_values_tile(values, params, work, loads);
+    commit_copies();
+#else
+    // This tile is there, and every warp is done with the last one: its stage takes the next tile.
+    wait_copies<kStages - 2>();
+    synchronize_block();
+    const u32 tile_keys = keys + stage * kKeysBytes, tile_values = values + stage * kValuesBytes;
+    if (!loads.done) {
+      const int free_stage = stage == 0 ? kStages - 1 : stage - 1;
+      load_keys(keys + free_stage * kKeysBytes, params, work, loads);
+      load_values_tile(values + free_stage * kValuesBytes, params, work, loads);
+      loads.advance(params);
+    }
+    commit_copies();
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+#endif
+
+    const bool visible = warp_keys.visible(tiles);
+    u32 weights[kRowTiles][kKeySteps][4];
+    float rescale[kRowTiles][2];
+    float scores[kRowTiles][kKeyTiles][4] = {};
+    if (visible) {
+#if FW_Q_IN_REGISTERS
+      multiply_queries_keys(scores, query_fragments, key_address<kHeadDim>(tile_keys));
+#else
+      multiply_queries_keys(scores, query_rows, key_address<kHeadDim>(tile_keys));
+#endif
+    }
+#if FW_ONE_STAGE
+    // The values are there, and every warp is done with the keys: the next ones may overwrite them.
+    wait_copies<0>();
+    synchronize_block();
+    loads.advance(params);
+    if (!loads.done) load_keys(keys, params, work, loads);
+    commit_copies();
+#endif
+    if (!visible) continue;
+    if (params.scale_log2 < 0.0f) negate(scores);
+    if (warp_keys.needs_test(tiles)) mask_scores(scores, params, work, tiles, work.row_begin + warp_row);
+    online_softmax(scores, rows, rescale, scale_log2);
+    rescale_output(out, rescale);
+    pack_weights(weights, scores);
+#if FW_DROPOUT
+    drop_weights(weights, dropout_key, dropout_head, params.drop_threshold, work.row_begin + warp_row,
+                 tiles.first);
+#endif
+    multiply_weights_values(out, weights, value_address<kHeadDimV>(tile_values));
+  }
+
+  // The results take the place of the queries; what follows the last tile must not overtake its readers.
+  wait_copies<0>();
+  synchronize_block();
+#if FW_DROPOUT
+  write_output(out, rows, params.keep_scale, scale_log2, params, work, queries);
+#else
+  write_output(out, rows, 1.0f, scale_log2, params, work, queries);
+#endif
+}

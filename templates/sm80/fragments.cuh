@@ -1,0 +1,98 @@
+//~ Where the operands of the tensor core lie in a tile. Lane l has g = l / 4 and t = l % 4.
+
+#if FW_FP32
+__device__ __forceinline__ void store_shared_element(u32 address, float value) {
+  store_shared_float(address, value);
+}
+
+__device__ __forceinline__ float load_shared_element(u32 address) { return load_shared_float(address); }
+
+// Writes two neighbouring results of a row.
+__device__ __forceinline__ void store_shared_pair(u32 address, float first, float second) {
+  store_shared_float2(address, first, second);
+}
+#else
+__device__ __forceinline__ void store_shared_element(u32 address, u16 value) {
+  store_shared_u16(address, value);
+}
+
+__device__ __forceinline__ u16 load_shared_element(u32 address) { return load_shared_u16(address); }
+
+// Writes two neighbouring results of a row.
+__device__ __forceinline__ void store_shared_pair(u32 address, float first, float second) {
+  store_shared_u32(address, pack_pair(first, second));
+}
+#endif
+
+// Address that this lane gives to load 16 rows by one K-step of queries.
+template <int kColumns>
+__device__ __forceinline__ u32 query_address(u32 tile, int first_row) {
+  const int lane = lane_index();
+  return tile + (first_row + lane % 16) * row_bytes(kColumns) + lane / 16 * 16;
+}
+
+// Address that this lane gives to load 16 keys by one K-step.
+template <int kColumns>
+__device__ __forceinline__ u32 key_address(u32 tile) {
+  const int lane = lane_index();
+  return tile + (lane % 8 + lane / 16 * 8) * row_bytes(kColumns) + lane / 8 % 2 * 16;
+}
+
+#if FW_FP32
+// Address that this lane reads values from: key 2t, dim g.
+template <int kColumns>
+__device__ __forceinline__ u32 value_address(u32 tile) {
+  const int lane = lane_index();
+  return tile + lane % 4 * 2 * row_bytes(kColumns) + lane / 4 * 4;
+}
+
+// Values of one K-step (eight keys) by 16 dims: b[0..1] for the first eight dims, b[2..3] for the others.
+// Slot t of the tensor core is key 2t and slot t + 4 is key 2t + 1, as the scores lie in their registers.
+template <int kColumns>
+__device__ __forceinline__ void load_values(u32 (&b)[4], u32 address) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    b[i] = float_bits(load_shared_float(address + i % 2 * row_bytes(kColumns) + i / 2 * 32));
+}
+
+// The weights as left operands, one for each K-step.
+__device__ __forceinline__ void pack_weights(u32 (&packed)[kRowTiles][kKeySteps][4],
+                                             const float (&weights)[kRowTiles][kKeyTiles][4]) {
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+      packed[m][n][0] = float_bits(weights[m][n][0]);
+      packed[m][n][1] = float_bits(weights[m][n][2]);
+      packed[m][n][2] = float_bits(weights[m][n][1]);
+      packed[m][n][3] = float_bits(weights[m][n][3]);
+    }
+  }
+}
+#else
+// Address that this lane gives to load one K-step of 16 keys by 16 dims, transposed.
+template <int kColumns>
+__device__ __forceinline__ u32 value_address(u32 tile) {
+  const int lane = lane_index();
+  return tile + lane % 16 * row_bytes(kColumns) + lane / 16 * 16;
+}
+
+// Values of one K-step (16 keys) by 16 dims: b[0..1] for the first eight dims, b[2..3] for the others.
+template <int kColumns>
+__device__ __forceinline__ void load_values(u32 (&b)[4], u32 address) {
+  load_matrices_transposed(b, address);
+}
+
+// The weights as left operands, one for each K-step: the accumulators of two key tiles, rounded.
+__device__ __forceinline__ void pack_weights(u32 (&packed)[kRowTiles][kKeySteps][4],
+                                             const float (&weights)[kRowTiles][kKeyTiles][4]) {
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+      packed[m][n / 2][n % 2 * 2] = pack_pair(weights[m][n][0], weights[m][n][1]);
+      packed[m][n / 2][n % 2 * 2 + 1] = pack_pair(weights[m][n][2], weights[m][n][3]);
+    }
+  }
+}
+#endif

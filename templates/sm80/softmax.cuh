@@ -1,0 +1,113 @@
+//~ The online softmax of one warp: 16 * kRowTiles query rows by one tile of keys. Each lane holds two rows of
+//~ every row tile, g and g + 8, and shares each of them with the three other lanes of its quad.
+
+// What a row has seen so far.
+struct RowState {
+  float max;  // largest score, unscaled
+  float sum;  // this lane's part of sum(2^(scale_log2 * (score - max)))
+};
+
+// The largest value among the four lanes of a quad.
+__device__ __forceinline__ float quad_max(float value) {
+  value = larger_float(value, shuffle_xor(value, 1));
+  return larger_float(value, shuffle_xor(value, 2));
+}
+
+// The sum over the four lanes of a quad.
+__device__ __forceinline__ float quad_sum(float value) {
+  value += shuffle_xor(value, 1);
+  return value + shuffle_xor(value, 2);
+}
+
+// Changes the sign of all scores.
+__device__ __forceinline__ void negate(float (&scores)[kRowTiles][kKeyTiles][4]) {
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) scores[m][n][i] = -scores[m][n][i];
+    }
+  }
+}
+
+// Hides the scores of keys that a row must not see. `first_row` is the first of the warp's rows.
+__device__ __forceinline__ void mask_scores(float (&scores)[kRowTiles][kKeyTiles][4], const Params& params,
+                                            const QueryTile& work, const KeyTiles& tiles, int first_row) {
+  const int lane = lane_index();
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int row = first_row + m * 16 + lane / 4 + i / 2 * 8;
+        const int kv = tiles.first + n * 8 + lane % 4 * 2 + i % 2;
+        if (!sees(params, work, tiles, row, kv)) scores[m][n][i] = -infinity();
+      }
+    }
+  }
+}
+
+// Turns scores into weights 2^(scale_log2 * (score - max)) and updates the rows. Returns in `rescale` by what
+// earlier sums and outputs of a row have to be multiplied, as its maximum may have grown.
+__device__ __forceinline__ void online_softmax(float (&scores)[kRowTiles][kKeyTiles][4],
+                                               RowState (&rows)[kRowTiles][2],
+                                               float (&rescale)[kRowTiles][2], float scale_log2) {
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) {
+    float shift[2];  // scale_log2 * max of the two rows; 0 while a row has seen no key
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      RowState& row = rows[m][half];
+      float max = row.max;
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n)
+        max = larger_float(max, larger_float(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
+      max = quad_max(max);
+      shift[half] = max == -infinity() ? 0.0f : max * scale_log2;
+      rescale[m][half] = exp2_approx(fused_multiply_add(row.max, scale_log2, -shift[half]));
+      row.max = max;
+    }
+    // One rounding of a large product is a visible factor. Then the maximum is subtracted first, exactly.
+    if (any_lane(larger_float(magnitude(shift[0]), magnitude(shift[1])) > kLargeExponent)) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float max = shift[half] == 0.0f ? 0.0f : rows[m][half].max;
+#pragma unroll
+        for (int n = 0; n < kKeyTiles; ++n) {
+          scores[m][n][2 * half] -= max;
+          scores[m][n][2 * half + 1] -= max;
+        }
+        shift[half] = 0.0f;
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float sum = 0.0f;
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+#pragma unroll
+        for (int i = 2 * half; i < 2 * half + 2; ++i) {
+          scores[m][n][i] = exp2_approx(fused_multiply_add(scores[m][n][i], scale_log2, -shift[half]));
+          sum += scores[m][n][i];
+        }
+      }
+      rows[m][half].sum = fused_multiply_add(rows[m][half].sum, rescale[m][half], sum);
+    }
+  }
+}
+
+// Multiplies the outputs of all rows, unless no maximum has grown.
+__device__ __forceinline__ void rescale_output(float (&out)[kRowTiles][kDimTiles][4],
+                                               const float (&rescale)[kRowTiles][2]) {
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) {
+    if (!any_lane(rescale[m][0] != 1.0f || rescale[m][1] != 1.0f)) continue;
+#pragma unroll
+    for (int n = 0; n < kDimTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) out[m][n][i] *= rescale[m][i / 2];
+    }
+  }
+}
