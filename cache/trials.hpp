@@ -1,0 +1,70 @@
+// The store of tuning results: what was measured, what was decided from it, and what people pinned.
+// Trials are never changed, decisions can be made again from them, and stores merge by union.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cache/decide.hpp"
+#include "cache/store.hpp"
+#include "cache/tuning_row.hpp"
+
+namespace flashwright {
+
+class Database;
+
+struct SlotSummary {
+  Slot slot;
+  std::int64_t trials = 0;
+  std::optional<Decision> decision;
+};
+
+// Safe to use from many threads. Trouble with the file never fails a call.
+class TuningStore {
+ public:
+  explicit TuningStore(StoreOptions options = {});
+  ~TuningStore();
+
+  // One commit: call it after each measured block, so that an interrupt loses no more than that.
+  // A trial without time gets the current one.
+  void add_trials(const Slot& slot, std::vector<Trial> trials);
+  std::vector<Trial> trials(const Slot& slot);
+
+  // select_winner over the slot's trials, with the present decision as incumbent; stored in the same
+  // transaction. Nothing when no trial is ok.
+  std::optional<Decision> decide(const Slot& slot);
+
+  // For a decision without trials. One that rests on better evidence stays.
+  void put_decision(const Slot& slot, const Decision& decision);
+
+  // A pin, else the stored decision.
+  std::optional<Decision> decision(const Slot& slot);
+
+  // Decisions for the same device, problem and policy in any bucket, this one included.
+  std::vector<std::pair<Slot, Decision>> decisions_near(const Slot& slot);
+
+  void pin(const Slot& slot, const std::string& schedule, const std::string& why);
+  void unpin(const Slot& slot);
+
+  std::vector<SlotSummary> list();
+  void forget(const Slot& slot);  // its trials and its decision, not its pin
+  StoreStatus status();
+
+  // One JSON line for each trial, decision and pin, after a line that says what the file is. Importing
+  // twice adds nothing and the order of imports does not matter.
+  std::int64_t export_lines(std::ostream& out);
+  ImportReport import_lines(std::istream& in);
+
+ private:
+  std::vector<Slot> slots();
+  void rebuild(const Slot& slot);
+
+  std::unique_ptr<Database> database_;
+};
+
+}  // namespace flashwright
