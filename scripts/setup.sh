@@ -76,28 +76,21 @@ find_llvm() {
   return 1
 }
 
-# Prints the path of an NVRTC library: one named by hand, a pip wheel's, a CUDA toolkit's, or the one
-# that the loader knows.
+# Prints the path of an NVRTC library, from the places where the library searches (runtime/library_search).
 find_nvrtc() {
   local place file
   if [[ -n ${FLASHWRIGHT_NVRTC:-} && -e $FLASHWRIGHT_NVRTC ]]; then
     echo "$FLASHWRIGHT_NVRTC"
     return 0
   fi
-  for place in "$venv" "${VIRTUAL_ENV:-}" "${CONDA_PREFIX:-}"; do
-    [[ -n $place ]] || continue
-    for file in "$place"/lib/python3*/site-packages/nvidia/{cu13,cuda_nvrtc}/lib/libnvrtc.so.*; do
-      [[ $file != *.alt.so* && -e $file ]] && echo "$file" && return 0
-    done
-  done
-  for place in "${CONDA_PREFIX:-}" "${CUDA_PATH:-}" "${CUDA_HOME:-}" /usr/local/cuda /usr/local/cuda-1[2-9]*; do
-    [[ -n $place ]] || continue
-    for file in "$place"/{lib64,lib,targets/*/lib}/libnvrtc.so*; do
-      [[ -e $file ]] && echo "$file" && return 0
+  for place in "$venv"/lib/python3*/site-packages/nvidia/*/lib "${CONDA_PREFIX:+$CONDA_PREFIX/lib}" \
+    "${CUDA_PATH:+$CUDA_PATH/lib64}" "${CUDA_HOME:+$CUDA_HOME/lib64}" /usr/local/*/lib64; do
+    for file in "$place"/libnvrtc.so.{13,12}; do
+      [[ -n $place && -e $file ]] && echo "$file" && return 0
     done
   done
   if have ldconfig || [[ -x /sbin/ldconfig ]]; then
-    file=$(PATH=$PATH:/sbin ldconfig -p | sed -n 's/.*=> \(.*\/libnvrtc\.so\.1[2-9]\)$/\1/p' | sort -V | tail -n 1)
+    file=$(PATH=$PATH:/sbin ldconfig -p | sed -n 's/.*=> \(.*\/libnvrtc\.so\.1[23]\)$/\1/p' | sort -V | tail -n 1)
     [[ -n $file ]] && echo "$file" && return 0
   fi
   return 1
