@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <tuple>
+#include <numeric>
 
 #include "core/block_mask.hpp"
 #include "core/dtype.hpp"
@@ -143,34 +143,42 @@ double Judge::tolerance() const {
   return 2 * unfused_error_ + ulp(dtype_, largest_ + 0.3);
 }
 
-Judge judge(const Config& config, const Problem& problem, const Arguments& args,
-            std::int64_t max_rows) {
+std::vector<RowIndex> sample_rows(const Arguments& args, std::int64_t max_rows) {
   const std::int64_t batch = args.q.shape[0], seq = args.q.shape[1], heads = args.q.shape[2];
   const std::int64_t total = batch * seq * heads;
-  Judge judge(problem.dtype);
-  // A stride coprime with the number of rows visits every residue: batches, heads and positions mix.
   const std::int64_t count = std::min(total, std::max<std::int64_t>(max_rows, 1));
+  // A stride coprime with the number of rows meets no row twice and mixes batches, heads and positions.
   std::int64_t step = std::max<std::int64_t>(1, total / std::max<std::int64_t>(count, 1));
-  const auto gcd = [](std::int64_t a, std::int64_t b) {
-    while (b != 0) std::tie(a, b) = std::pair(b, a % b);
-    return a;
-  };
-  while (count < total && gcd(step, total) != 1) ++step;
+  while (std::gcd(step, total) > 1) ++step;
+  std::vector<RowIndex> rows;
   for (std::int64_t i = 0; i < count; ++i) {
-    // From the last row backwards, so that the ragged end is always among them.
-    const std::int64_t index = total - 1 - (i * step) % total;
-    const std::int64_t q = index % seq, h = index / seq % heads, b = index / seq / heads;
-    std::optional<double> lse;
-    if (args.lse) {
-      const TensorView& l = *args.lse;
-      lse = static_cast<const float*>(l.data)[b * l.stride[0] + h * l.stride[1] + q * l.stride[2]];
-    }
-    const ReferenceRow exact = reference_row(config, problem, args, b, h, q);
+    // From the last row backwards, so that the ragged end is among them.
+    const std::int64_t index = total - 1 - i * step % total;
+    rows.push_back({index / seq / heads, index / seq % heads, index % seq});
+  }
+  return rows;
+}
+
+OutputRow read_output(const Arguments& args, const RowIndex& row) {
+  OutputRow out;
+  out.o = read_row(args.o, row.b, row.q, row.h);
+  if (!args.lse) return out;
+  const TensorView& l = *args.lse;
+  out.lse = static_cast<const float*>(l.data)[row.b * l.stride[0] + row.h * l.stride[1] + row.q * l.stride[2]];
+  return out;
+}
+
+Judge judge(const Config& config, const Problem& problem, const Arguments& args,
+            std::int64_t max_rows) {
+  Judge judge(problem.dtype);
+  for (const RowIndex& row : sample_rows(args, max_rows)) {
+    const ReferenceRow exact = reference_row(config, problem, args, row.b, row.h, row.q);
     const ReferenceRow unfused =
         problem.dtype == DType::fp32
             ? exact
-            : reference_row(config, problem, args, b, h, q, problem.dtype);
-    judge.add(exact, unfused, read_row(args.o, b, q, h), lse);
+            : reference_row(config, problem, args, row.b, row.h, row.q, problem.dtype);
+    const OutputRow got = read_output(args, row);
+    judge.add(exact, unfused, got.o, got.lse);
   }
   return judge;
 }

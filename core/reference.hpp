@@ -38,18 +38,31 @@ class Judge {
   double error() const { return error_; }
   double tolerance() const;
   double lse_excess() const { return lse_excess_; }  // largest LSE error over its own bound; 1 is at it
+  bool finite() const { return finite_match_; }              // NaN and infinity stand where they should
   std::int64_t rows() const { return rows_; }
   bool passed() const { return finite_match_ && error_ <= tolerance() && lse_excess_ <= 1; }
 
  private:
   DType dtype_;
   double error_ = 0, unfused_error_ = 0, largest_ = 0, lse_excess_ = 0;
-  bool finite_match_ = true;  // NaN and infinity stand where they should
+  bool finite_match_ = true;
   std::int64_t rows_ = 0;
 };
 
-// Judges up to `max_rows` rows, spread over the whole problem with the first and last row of every
-// corner included. The outputs in `arguments` are the kernel's, in host memory.
+// A query row, and what a kernel wrote for it.
+struct RowIndex {
+  std::int64_t b, h, q;
+};
+struct OutputRow {
+  std::vector<double> o;
+  std::optional<double> lse;
+};
+
+// Up to `max_rows` rows spread over batch, heads and queries; the very last row is always among them.
+std::vector<RowIndex> sample_rows(const Arguments& arguments, std::int64_t max_rows);
+OutputRow read_output(const Arguments& arguments, const RowIndex& row);
+
+// Judges up to `max_rows` rows. The outputs in `arguments` are the kernel's, in host memory.
 Judge judge(const Config& config, const Problem& problem, const Arguments& arguments,
             std::int64_t max_rows);
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,9 @@ class Backend {
   // Identity of the compiler for a target: part of every stored binary's key. Cheap: loads no compiler.
   virtual std::string toolchain(const Target& target) = 0;
 
+  // What compile() makes for a target.
+  virtual Binary::Kind binary_kind(const Target& target) const = 0;
+
   // Throws Error(compile_failed) with the log in `detail`, or Error(unavailable).
   virtual Binary compile(const Source& source) = 0;
 
@@ -58,7 +62,7 @@ class Backend {
 
   // Enqueues all steps on `stream` in order (CPU: runs them; a stream must be null). `params` is the
   // filled parameter block of the plan. Allocates nothing and, on a GPU, waits for nothing.
-  virtual void launch(const Module& module, const std::vector<StepLaunch>& steps, const void* params,
+  virtual void launch(const Module& module, std::span<const StepLaunch> steps, const void* params,
                       int device_index, void* stream) = 0;
 
   // Microseconds that the work enqueued by `run` takes on the device, by its own clock.

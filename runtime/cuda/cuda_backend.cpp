@@ -77,9 +77,10 @@ class CudaBackend final : public Backend {
   std::string device_missing() override { return driver_ == nullptr ? missing_ : std::string(); }
   std::vector<DeviceInfo> describe() override;
   std::string toolchain(const Target&) override { return nvrtc::fingerprint(); }
+  Binary::Kind binary_kind(const Target& target) const override { return nvrtc::binary_kind(target); }
   Binary compile(const Source& source) override { return nvrtc::compile(source); }
   std::unique_ptr<Module> load(const Binary& binary, const LaunchPlan& plan, int device_index) override;
-  void launch(const Module& module, const std::vector<StepLaunch>& steps, const void* params,
+  void launch(const Module& module, std::span<const StepLaunch> steps, const void* params,
               int device_index, void* stream) override;
   double time(int device_index, void* stream, const std::function<void()>& run) override;
   void synchronize(int device_index, void* stream) override;
@@ -179,7 +180,7 @@ std::unique_ptr<Module> CudaBackend::load(const Binary& binary, const LaunchPlan
   return module;
 }
 
-void CudaBackend::launch(const Module& module, const std::vector<StepLaunch>& steps, const void* params,
+void CudaBackend::launch(const Module& module, std::span<const StepLaunch> steps, const void* params,
                          int device_index, void* stream) {
   const Driver& d = usable();
   const DeviceScope scope(d, device_index, primary(device_index));

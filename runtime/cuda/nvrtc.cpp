@@ -152,7 +152,7 @@ void check_target(const Table& t, const Target& target) {
 
 std::vector<std::string> option_list(const Table& t, const Source& source, const CompileOptions& options) {
   std::vector<std::string> list = {"--gpu-architecture=" + source.target.arch, "--std=c++17"};
-  if (!source.target.arch.starts_with("compute_"))
+  if (binary_kind(source.target) == Binary::Kind::cubin)
     list.insert(list.end(), {"--ptxas-options=-v", "--ptxas-options=--warn-on-spills"});
   // Our store replaces NVRTC's own, and timings must be true.
   if (t.identity.version >= std::pair(12, 9)) list.emplace_back("--no-cache");
@@ -205,6 +205,10 @@ std::string fingerprint() {
   return cached = "nvrtc " + to_hex(sha256(file_digest(path)));
 }
 
+Binary::Kind binary_kind(const Target& target) {
+  return target.arch.starts_with("compute_") ? Binary::Kind::ptx : Binary::Kind::cubin;
+}
+
 Binary compile(const Source& source, const CompileOptions& options) {
   const auto start = std::chrono::steady_clock::now();
   const Table& t = usable_table();
@@ -221,7 +225,7 @@ Binary compile(const Source& source, const CompileOptions& options) {
     throw Error(Status::compile_failed, fmt::format("{} for {}: {}", source.name, source.target.arch, first), log);
   }
   Binary binary;
-  binary.kind = source.target.arch.starts_with("compute_") ? Binary::Kind::ptx : Binary::Kind::cubin;
+  binary.kind = binary_kind(source.target);
   binary.target = source.target;
   binary.bytes = program.result(binary.kind);
   binary.toolchain = fmt::format("NVRTC {}.{}", t.identity.version.first, t.identity.version.second);

@@ -23,6 +23,9 @@ const Identity& identity();
 // What identifies the compiler in a key: a digest of the library files, without loading them.
 std::string fingerprint();
 
+// PTX for a "compute_" target, otherwise a cubin.
+Binary::Kind binary_kind(const Target& target);
+
 struct Header {
   std::string name, text;
 };

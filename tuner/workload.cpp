@@ -1,0 +1,155 @@
+#include "tuner/workload.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numbers>
+
+#include "core/dtype.hpp"
+
+namespace flashwright {
+namespace {
+
+// splitmix64 (S. Vigna): one well-mixed word for each index.
+std::uint64_t mix(std::uint64_t x) {
+  x += 0x9E3779B97F4A7C15u;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+void fill_normal(DType dtype, void* elements, std::int64_t count, std::uint64_t seed) {
+  const int bytes = info(dtype).bytes;
+  auto* out = static_cast<unsigned char*>(elements);
+  // Box and Muller's two normal numbers from two uniform ones.
+  for (std::int64_t i = 0; i < count; i += 2) {
+    const std::uint64_t word = mix(seed * 0xD1342543DE82EF95u + static_cast<std::uint64_t>(i));
+    const float u = static_cast<float>((word >> 40) + 1) * 0x1p-24f;
+    const float angle = static_cast<float>(word & 0xffffff) * (0x1p-24f * 2 * std::numbers::pi_v<float>);
+    const float radius = std::sqrt(-2 * std::log(u));
+    from_float(dtype, radius * std::cos(angle), out + i * bytes);
+    if (i + 1 < count) from_float(dtype, radius * std::sin(angle), out + (i + 1) * bytes);
+  }
+}
+
+Shape bounded_shape(const Problem& problem, const Shape& shape, std::int64_t max_elements) {
+  Shape out = shape;
+  const std::int64_t dim = std::max(problem.head_dim, problem.head_dim_v);
+  const auto elements = [&] {
+    return std::max(out.batch * out.seq_q * out.heads_q, out.batch * out.seq_kv * out.heads_kv) * dim;
+  };
+  while (elements() > max_elements && out.batch > 1) out.batch = (out.batch + 1) / 2;
+  while (elements() > max_elements && out.heads_kv > 1) {
+    const std::int64_t group = out.heads_q / out.heads_kv;
+    out.heads_kv = (out.heads_kv + 1) / 2;
+    out.heads_q = out.heads_kv * group;
+  }
+  return out;
+}
+
+Workload::Workload(const Problem& problem, const Shape& shape, Backend& backend, int device_index,
+                   std::uint64_t seed)
+    : shape_(shape), backend_(backend), device_index_(device_index) {
+  Arguments& h = host_arguments_;
+  h.q = make(q_, problem.dtype, {shape.batch, shape.seq_q, shape.heads_q, problem.head_dim}, seed + 1, true);
+  h.k = make(k_, problem.dtype, {shape.batch, shape.seq_kv, shape.heads_kv, problem.head_dim}, seed + 2, true);
+  h.v = make(v_, problem.dtype, {shape.batch, shape.seq_kv, shape.heads_kv, problem.head_dim_v}, seed + 3, true);
+  h.o = make(o_, problem.dtype, {shape.batch, shape.seq_q, shape.heads_q, problem.head_dim_v}, 0, false);
+  TensorView lse = make(lse_, DType::fp32, {shape.batch, shape.heads_q, shape.seq_q, 1}, 0, false);
+  lse.ndim = 3;
+  h.lse = lse;
+  h.seed = seed;
+  if (problem.mask == Mask::Kind::blocks) make_blocks(seed);
+  device_arguments_ = h;
+  const auto on_device = [&](TensorView& view, const Buffer& buffer) {
+    view.data = buffer.device;
+    view.device = backend_.kind();
+    view.device_index = device_index_;
+  };
+  on_device(device_arguments_.q, q_);
+  on_device(device_arguments_.k, k_);
+  on_device(device_arguments_.v, v_);
+  on_device(device_arguments_.o, o_);
+  on_device(*device_arguments_.lse, lse_);
+  if (!h.blocks) return;
+  const auto copy = [&](const auto& values) {
+    const std::size_t bytes = values.size() * sizeof values[0];
+    mask_memory_.push_back(backend_.allocate(device_index_, bytes));
+    backend_.copy_in(device_index_, mask_memory_.back(), values.data(), bytes);
+    return mask_memory_.back();
+  };
+  BlockLists& lists = *device_arguments_.blocks;
+  lists.full_offsets = static_cast<const std::int32_t*>(copy(mask_.full_offsets));
+  lists.full_columns = static_cast<const std::int32_t*>(copy(mask_.full_columns));
+  lists.partial_offsets = static_cast<const std::int32_t*>(copy(mask_.partial_offsets));
+  lists.partial_columns = static_cast<const std::int32_t*>(copy(mask_.partial_columns));
+  lists.partial_bits = static_cast<const std::uint32_t*>(copy(mask_.partial_bits));
+}
+
+Workload::~Workload() {
+  for (Buffer* buffer : {&q_, &k_, &v_, &o_, &lse_}) backend_.deallocate(device_index_, buffer->device);
+  for (void* memory : mask_memory_) backend_.deallocate(device_index_, memory);
+  backend_.deallocate(device_index_, workspace_);
+}
+
+TensorView Workload::make(Buffer& buffer, DType dtype, std::array<std::int64_t, 4> extents, std::uint64_t seed,
+                          bool random) {
+  const std::int64_t count = extents[0] * extents[1] * extents[2] * extents[3];
+  buffer.host.resize(static_cast<std::size_t>(count * info(dtype).bytes));
+  if (random) fill_normal(dtype, buffer.host.data(), count, seed);
+  buffer.device = backend_.allocate(device_index_, buffer.host.size());
+  bytes_ += static_cast<std::int64_t>(buffer.host.size());
+  if (random) backend_.copy_in(device_index_, buffer.device, buffer.host.data(), buffer.host.size());
+  return dense_view(buffer.host.data(), dtype, extents);
+}
+
+void Workload::make_blocks(std::uint64_t seed) {
+  constexpr std::int64_t kBlock = 128;
+  BlockLists& l = mask_.lists;
+  l.seq_q = shape_.seq_q;
+  l.seq_kv = shape_.seq_kv;
+  l.block_q = l.block_kv = kBlock;
+  mask_.full_offsets.push_back(0);
+  mask_.partial_offsets.push_back(0);
+  const std::int64_t columns = (shape_.seq_kv + kBlock - 1) / kBlock;
+  for (std::int64_t row = 0; row < l.query_blocks(); ++row) {
+    for (std::int64_t column = 0; column < columns; ++column)
+      if (row == column || mix(seed + static_cast<std::uint64_t>(row * columns + column)) % 4 == 0)
+        mask_.full_columns.push_back(static_cast<std::int32_t>(column));
+    mask_.full_offsets.push_back(static_cast<std::int32_t>(mask_.full_columns.size()));
+    mask_.partial_offsets.push_back(0);
+  }
+  l.full_offsets = mask_.full_offsets.data();
+  l.full_columns = mask_.full_columns.data();
+  l.partial_offsets = mask_.partial_offsets.data();
+  l.partial_columns = mask_.partial_columns.data();
+  l.partial_bits = mask_.partial_bits.data();
+  host_arguments_.blocks = l;
+}
+
+void Workload::poison_outputs() {
+  for (Buffer* buffer : {&o_, &lse_}) {
+    std::memset(buffer->host.data(), 0xff, buffer->host.size());  // a NaN in every element type
+    backend_.copy_in(device_index_, buffer->device, buffer->host.data(), buffer->host.size());
+  }
+}
+
+void Workload::fetch_outputs() {
+  for (Buffer* buffer : {&o_, &lse_})
+    backend_.copy_out(device_index_, buffer->host.data(), buffer->device, buffer->host.size());
+}
+
+void* Workload::workspace(std::size_t bytes) {
+  if (bytes <= workspace_bytes_) return workspace_;
+  backend_.deallocate(device_index_, workspace_);
+  workspace_ = nullptr;
+  workspace_bytes_ = 0;
+  workspace_ = backend_.allocate(device_index_, bytes);
+  workspace_bytes_ = bytes;
+  return workspace_;
+}
+
+}  // namespace flashwright
