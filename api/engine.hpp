@@ -18,6 +18,7 @@
 #include "cache/flight.hpp"
 #include "cache/trials.hpp"
 #include "runtime/loaded_kernel.hpp"
+#include "tuner/bench.hpp"
 #include "tuner/builder.hpp"
 #include "tuner/session.hpp"
 
@@ -60,6 +61,15 @@ struct Request {
   const Family* family = nullptr;
 };
 
+// Every reason why a Config cannot be served here, the machine's and the kernel families' alike.
+std::vector<std::string> reasons_against_config(std::string_view json);
+
+// One line: compiler and date-free facts of this build.
+std::string build_info();
+
+// Called with done of total and a line of JSON; false asks to stop.
+using PrepareProgress = std::function<bool(std::int64_t done, std::int64_t total, const std::string& event)>;
+
 class Engine {
  public:
   explicit Engine(EngineOptions options);
@@ -76,6 +86,15 @@ class Engine {
 
   // Searches and stores; `device` replaces that of the Config when it is given.
   TuneReport tune(std::string_view json, const Shape& shape, const DeviceInfo* device, TuneOptions options);
+
+  // The binary of a request, from the store or compiled and stored; for any known target.
+  Built compile(const Request& request, const Schedule& schedule);
+
+  // Times the kernel of a Config, with the unfused computation beside it when asked.
+  BenchReport bench(std::string_view json, const Shape& shape, bool against_unfused, double seconds);
+
+  // Gets the kernels of a JSON array of Configs in parallel; a report as JSON. One failure does not stop the rest.
+  std::string prepare(std::string_view configs, Effort effort, const PrepareProgress& progress);
 
   ArtifactStore& artifacts() { return artifacts_; }
   TuningStore& tuning() { return tuning_; }

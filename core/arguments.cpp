@@ -52,10 +52,10 @@ void check_tensor(const char* name, const TensorView& tensor, const Problem& pro
 
 // Two elements of an output must not share an address.
 void check_output(const char* name, const TensorView& tensor) {
-  std::array<int, 4> order{};
-  for (int i = 0; i < tensor.ndim; ++i) order[i] = i;
-  std::sort(order.begin(), order.begin() + tensor.ndim,
-            [&](int a, int b) { return std::abs(tensor.stride[a]) < std::abs(tensor.stride[b]); });
+  std::array<int, 4> order{0, 1, 2, 3};  // from the smallest stride to the largest
+  const auto stride_of = [&](int dimension) { return std::abs(tensor.stride[static_cast<std::size_t>(dimension)]); };
+  for (int i = 1; i < tensor.ndim; ++i)
+    for (int j = i; j > 0 && stride_of(order[j]) < stride_of(order[j - 1]); --j) std::swap(order[j], order[j - 1]);
   std::int64_t covered = 1;
   for (int i = 0; i < tensor.ndim; ++i) {
     const std::int64_t extent = tensor.shape[order[i]], stride = std::abs(tensor.stride[order[i]]);

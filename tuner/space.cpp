@@ -30,6 +30,14 @@ int length_class(std::int64_t length) {
   return static_cast<int>(std::lower_bound(kBounds.begin(), kBounds.end(), length) - kBounds.begin());
 }
 
+std::string bucket_name(int index) {
+  const auto length = [](int i) {
+    return i < kClasses - 1 ? std::to_string(kBounds[static_cast<std::size_t>(i)]) : std::string("long");
+  };
+  return fmt::format("q{} kv{} {}", length(index / 2 / kClasses), length(index / 2 % kClasses),
+                     index % 2 == 1 ? "full" : "few");
+}
+
 }  // namespace
 
 SearchSpace search_space(const Family& family, const Problem& problem, const DeviceInfo& device,
@@ -73,12 +81,19 @@ int bucket_index(const Shape& shape, int sm_count) {
 }
 
 std::string bucket(const Shape& shape, const DeviceInfo& device) {
-  const auto name = [](std::int64_t length) {
-    const int index = length_class(length);
-    return index < kClasses - 1 ? std::to_string(kBounds[static_cast<std::size_t>(index)]) : std::string("long");
+  return bucket_name(bucket_index(shape, device.sm_count));
+}
+
+int bucket_distance(const std::string& a, const std::string& b) {
+  constexpr int kFar = 100;
+  const auto find = [](const std::string& text) {
+    for (int i = 0; i < kBuckets; ++i)
+      if (bucket_name(i) == text) return i;
+    return -1;
   };
-  return fmt::format("q{} kv{} {}", name(shape.seq_q), name(shape.seq_kv),
-                     bucket_index(shape, device.sm_count) % 2 == 1 ? "full" : "few");
+  const int i = find(a), j = find(b);
+  if (i < 0 || j < 0 || i % 2 != j % 2) return kFar;
+  return std::abs(i / 2 / kClasses - j / 2 / kClasses) + std::abs(i / 2 % kClasses - j / 2 % kClasses);
 }
 
 Shape typical_shape() { return {4, 16, 16, 4096, 4096}; }

@@ -28,6 +28,9 @@ int bucket_index(const Shape& shape, int sm_count);  // in [0, kBuckets)
 constexpr int kBuckets = 72;
 std::string bucket(const Shape& shape, const DeviceInfo& device);  // as text: "q3072 kv3072 full"
 
+// Steps between two buckets, summed over the lengths; large when one fills the device and the other does not.
+int bucket_distance(const std::string& a, const std::string& b);
+
 // What to assume when nobody says for which sizes a kernel should be fast.
 Shape typical_shape();
 

@@ -1,0 +1,329 @@
+#include "api/reports.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "api/devices.hpp"
+#include "core/device_profiles.hpp"
+#include "core/env.hpp"
+#include "core/error.hpp"
+#include "core/version.hpp"
+#include "generator/emit.hpp"
+#include "runtime/cuda/driver.hpp"
+#include "runtime/cuda/nvrtc.hpp"
+#include "tuner/space.hpp"
+
+namespace flashwright {
+namespace {
+
+using nlohmann::json;
+
+json to_json(const Resources& r) {
+  return {{"registers", r.registers},
+          {"spill_bytes", r.spill_bytes},
+          {"stack_bytes", r.stack_bytes},
+          {"static_smem_bytes", r.static_smem_bytes},
+          {"dynamic_smem_bytes", r.dynamic_smem_bytes}};
+}
+
+const char* type_name(ParamType type) {
+  switch (type) {
+    case ParamType::i32: return "i32";
+    case ParamType::i64: return "i64";
+    case ParamType::u32: return "u32";
+    case ParamType::u64: return "u64";
+    case ParamType::f32: return "f32";
+    default: return "pointer";
+  }
+}
+
+json plan_json(const LaunchPlan& plan) {
+  json out;
+  for (const LaunchStep& step : plan.steps)
+    out["entries"].push_back({{"name", step.entry},
+                              {"threads", step.threads},
+                              {"smem_bytes", step.smem_bytes},
+                              {"grid", to_string(*step.grid)}});
+  out["workspace_bytes"] = plan.workspace == nullptr ? "0" : to_string(*plan.workspace);
+  for (const ParamLayout::Field& field : plan.params.fields()) {
+    const ParamInfo& row = info(field.param);
+    out["params"].push_back({{"name", row.name},
+                             {"type", type_name(row.type)},
+                             {"offset", field.offset},
+                             {"meaning", row.comment}});
+  }
+  out["param_bytes"] = plan.params.size();
+  return out;
+}
+
+json decision_json(const Decision& d) {
+  return {{"schedule", d.schedule}, {"default", d.baseline},   {"grade", to_string(d.grade)},
+          {"gain", d.gain},         {"gain_low", d.gain_low},  {"gain_high", d.gain_high},
+          {"noise", d.noise},       {"confident", d.confident}, {"tied", d.tied},
+          {"measured", d.measured}, {"failed", d.failed}};
+}
+
+json selection_json(const Selection& selection) {
+  json out = {{"schedule", to_string(selection.schedule)}, {"chosen_by", to_string(selection.choice)}};
+  if (selection.decision) {
+    out["evidence"] = decision_json(*selection.decision);
+    out["evidence_bucket"] = selection.bucket;
+  }
+  return out;
+}
+
+json status_json(const StoreStatus& status) {
+  return {{"path", status.path.empty() ? ":memory:" : status.path},
+          {"writable", status.writable},
+          {"trouble", status.trouble},
+          {"variable", status.variable}};
+}
+
+json artifact_json(const ArtifactInfo& a) {
+  return {{"key", to_hex(a.key)},           {"label", a.label},
+          {"target", to_string(a.target)},             {"kind", to_string(a.kind)},
+          {"toolchain", a.toolchain},       {"bytes", a.bytes},
+          {"compile_ms", a.compile_ms}};
+}
+
+json import_json(const ImportReport& report) {
+  return {{"added", report.added}, {"known", report.known}, {"refused", report.refused},
+          {"problems", report.problems}};
+}
+
+// An export holds the records of both stores, one after the other, each behind a header line.
+struct ExportParts {
+  std::stringstream kernels, tuning;
+};
+ExportParts split_export(std::istream& in) {
+  ExportParts parts;
+  std::stringstream* part = &parts.kernels;  // what has no header is refused there
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("{\"flashwright\":"))
+      part = line.find("tuning") != std::string::npos ? &parts.tuning : &parts.kernels;
+    *part << line << '\n';
+  }
+  return parts;
+}
+
+// The words of Choice for people.
+std::string why(const Selection& selection) {
+  switch (selection.choice) {
+    case Choice::config: return "the Config pins it";
+    case Choice::pinned: return "it is pinned in the store";
+    case Choice::measured: return "it won a measured search on this device for this bucket";
+    case Choice::measured_near:
+      return fmt::format("it won a measured search for the neighbouring bucket {}", selection.bucket);
+    case Choice::predicted: return "the model ranks it first; nothing was measured yet";
+    case Choice::by_default: return "nothing was tuned for this slot yet: it is the family's default";
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string compile_report(const Request& request, const Selection& selection, const Built& built) {
+  json out = selection_json(selection);
+  out["problem"] = to_string(request.problem);
+  out["target"] = to_string(request.problem.target);
+  out["family"] = request.family->name();
+  out["key"] = to_hex(built.key);
+  out["kind"] = to_string(built.binary.kind);
+  out["toolchain"] = built.binary.toolchain;
+  out["bytes"] = built.binary.bytes.size();
+  out["resources"] = to_json(built.binary.resources);
+  out["compile_ms"] = built.binary.compile_ms;
+  out["from_store"] = built.from_store;
+  out["warnings"] = nvrtc::parse_warnings(built.binary.log);
+  return out.dump();
+}
+
+std::string describe(const Kernel& kernel) {
+  const Built& built = kernel.code->built;
+  json out = plan_json(built.source.plan);
+  out["problem"] = to_string(kernel.code->problem);
+  out["target"] = to_string(kernel.code->problem.target);
+  out["device"] = kernel.code->device.name;
+  out["family"] = kernel.code->family->name();
+  out["language"] = built.source.language == Language::cuda ? "cuda" : "llvm_ir";
+  out["selection"] = selection_json(kernel.selection);
+  out["key"] = to_hex(built.key);
+  out["kind"] = to_string(built.binary.kind);
+  out["toolchain"] = built.binary.toolchain;
+  out["resources"] = to_json(built.binary.resources);
+  out["compile_ms"] = built.binary.compile_ms;
+  out["from_store"] = built.from_store;
+  return out.dump();
+}
+
+std::string explain(Engine& engine, std::string_view config, const Shape* shape) {
+  const Request request = engine.prepare_request(config);
+  const Shape wanted = shape != nullptr ? *shape : typical_shape();
+  const Selection selection = engine.select(request, wanted);
+  const Candidate candidate = request.family->consider(request.problem, request.device, wanted, selection.schedule);
+  json out = selection_json(selection);
+  out["problem"] = to_string(request.problem);
+  out["shape"] = to_string(wanted);
+  out["device"] = {{"name", request.device.name},
+                   {"target", to_string(request.device.target)},
+                   {"present", request.device.present},
+                   {"class", device_class(request.device)}};
+  out["family"] = request.family->name();
+  out["why"] = why(selection);
+  const Slot slot = make_slot(request.problem, request.device, wanted);
+  out["slot"] = to_string(slot);
+  out["estimate"] = {{"threads", candidate.estimate.threads},
+                     {"smem_bytes", candidate.estimate.smem_bytes},
+                     {"registers", candidate.estimate.registers},
+                     {"time_us", candidate.estimate.time_us}};
+  Backend& backend = backend_for(request.problem.target.backend);
+  Built built = emit_candidate(*request.family, request.problem, selection.schedule, backend);
+  out["key"] = to_hex(built.key);
+  out["in_store"] = built.key == built.base ? fetch(built, engine.artifacts()) : engine.artifacts().contains(built.key);
+  // The alternatives: what was measured, and the model's order where nothing was.
+  std::vector<Trial> trials = engine.tuning().trials(slot);
+  std::stable_sort(trials.begin(), trials.end(), [](const Trial& a, const Trial& b) {
+    return std::pair(a.status != TrialStatus::ok, a.log_ratio) < std::pair(b.status != TrialStatus::ok, b.log_ratio);
+  });
+  constexpr std::size_t kShown = 12;
+  std::vector<std::string> seen;
+  for (const Trial& trial : trials) {
+    if (seen.size() == kShown || std::find(seen.begin(), seen.end(), trial.schedule) != seen.end()) continue;
+    seen.push_back(trial.schedule);
+    json row = {{"schedule", trial.schedule}, {"status", to_string(trial.status)}};
+    if (!trial.detail.empty()) row["detail"] = trial.detail;
+    if (trial.status == TrialStatus::ok) {
+      row["time_us"] = trial.median_ns * 1e-3;
+      row["ratio_to_default"] = std::exp(trial.log_ratio);
+    }
+    out["alternatives"].push_back(row);
+  }
+  if (trials.empty()) {
+    const SearchSpace space = search_space(*request.family, request.problem, request.device, wanted, {}, 1);
+    for (std::size_t i = 0; i < std::min(kShown, space.order.size()); ++i)
+      out["alternatives"].push_back({{"schedule", to_string(space.order[i].schedule)},
+                                     {"status", "legal"},
+                                     {"model_us", space.order[i].estimate.time_us}});
+    out["legal"] = space.legal;
+    out["rejected"] = space.rejected;
+  }
+  return out.dump();
+}
+
+std::string normalised(Engine& engine, std::string_view text) {
+  const Request request = engine.prepare_request(text);
+  const Config& c = request.config;
+  json out = {{"direction", c.direction},
+              {"dtype", to_string(c.dtype)},
+              {"head_dim", c.head_dim},
+              {"head_dim_v", request.problem.head_dim_v},
+              {"mask", to_string(c.mask)},
+              {"dropout", drop_threshold(c.dropout) / 256.0},  // the probability that is realised
+              {"softmax_scale", softmax_scale(c)},
+              {"deterministic", c.deterministic},
+              {"target", to_string(request.problem.target)},
+              {"schedule", c.schedule}};
+  return out.dump();
+}
+
+std::string doctor(Engine& engine) {
+  json out;
+  out["version"] = kVersion;
+  out["driver"] = {{"version", cuda::version()}, {"missing", cuda::missing()}};
+  out["nvrtc"] = {{"missing", nvrtc::missing()}};
+  if (nvrtc::missing().empty()) {
+    const nvrtc::Identity& id = nvrtc::identity();
+    out["nvrtc"]["version"] = fmt::format("{}.{}", id.version.first, id.version.second);
+    out["nvrtc"]["path"] = id.path;
+    out["nvrtc"]["architectures"] = id.architectures;
+  }
+  out["devices"] = json::array();
+  for (const BackendKind kind : {BackendKind::cuda, BackendKind::cpu})
+    for (const DeviceInfo& device : present_devices(kind)) {
+      json row = json::parse(to_json(device));
+      row["class"] = device_class(device);
+      out["devices"].push_back(row);
+    }
+  try {
+    Backend& cpu = backend_for(BackendKind::cpu);
+    out["cpu"] = {{"missing", cpu.device_missing()},
+                  {"toolchain", cpu.toolchain({BackendKind::cpu, host_cpu_rung()})}};
+  } catch (const Error& error) {
+    out["cpu"] = {{"missing", error.message}};
+  }
+  out["stores"] = {{"kernels", status_json(engine.artifacts().status())},
+                   {"tuning", status_json(engine.tuning().status())}};
+  out["stores"]["kernels"]["bytes"] = engine.artifacts().total_bytes();
+  out["stores"]["kernels"]["max_bytes"] = engine.artifacts().max_bytes();
+  for (const env::Info& variable : env::variables())
+    out["environment"].push_back({{"name", variable.name},
+                                  {"value", env::get(variable.id)},
+                                  {"default", variable.default_text},
+                                  {"meaning", variable.meaning}});
+  out["unknown_variables"] = env::unknown();
+  out["known_devices"] = profile_names();
+  return out.dump();
+}
+
+std::string cache_report(Engine& engine, const std::string& operation, const std::string& argument) {
+  ArtifactStore& artifacts = engine.artifacts();
+  TuningStore& tuning = engine.tuning();
+  json out;
+  if (operation == "path") {
+    out = {{"kernels", status_json(artifacts.status())}, {"tuning", status_json(tuning.status())}};
+  } else if (operation == "ls") {
+    out = {{"kernels", json::array()}, {"tuning", json::array()}, {"compiles", artifacts.compiles()}};
+    for (const ArtifactInfo& artifact : artifacts.list()) out["kernels"].push_back(artifact_json(artifact));
+    for (const SlotSummary& slot : tuning.list()) {
+      json row = {{"slot", to_string(slot.slot)}, {"trials", slot.trials}};
+      if (slot.decision) row["decision"] = decision_json(*slot.decision);
+      out["tuning"].push_back(row);
+    }
+  } else if (operation == "show") {
+    const std::vector<ArtifactInfo> found = artifacts.find(argument);
+    if (found.empty() || argument.empty())
+      throw Error(Status::bad_argument, fmt::format("cache show: no kernel with a key that begins with '{}'", argument));
+    for (const ArtifactInfo& artifact : found) out["kernels"].push_back(artifact_json(artifact));
+  } else if (operation == "verify") {
+    const ArtifactStore::Verdict verdict = artifacts.verify();
+    out = {{"good", verdict.good}, {"bad", verdict.bad}, {"file", verdict.file}};
+  } else if (operation == "prune") {
+    std::int64_t keep_bytes = artifacts.max_bytes();
+    if (!argument.empty()) {
+      const auto [end, error] = std::from_chars(argument.data(), argument.data() + argument.size(), keep_bytes);
+      if (error != std::errc{} || *end != '\0' || keep_bytes < 0)
+        throw Error(Status::bad_argument, fmt::format("cache prune: given '{}'; expected a number of bytes", argument));
+    }
+    out = {{"dropped", artifacts.prune(keep_bytes)}, {"bytes", artifacts.total_bytes()}};
+  } else if (operation == "export") {
+    const std::string part = argument + ".new";  // appears complete or not at all
+    std::ofstream file(part, std::ios::binary);
+    const std::int64_t kernels = artifacts.export_lines(file);
+    const std::int64_t records = tuning.export_lines(file);
+    file.close();
+    if (!file || std::rename(part.c_str(), argument.c_str()) != 0)
+      throw Error(Status::io_error, fmt::format("cache export: cannot write '{}'", argument));
+    out = {{"kernels", kernels}, {"tuning", records}};
+  } else if (operation == "import") {
+    std::ifstream file(argument, std::ios::binary);
+    if (!file) throw Error(Status::io_error, fmt::format("cache import: cannot read '{}'", argument));
+    ExportParts parts = split_export(file);
+    for (const auto& [name, part] : {std::pair{"kernels", &parts.kernels}, std::pair{"tuning", &parts.tuning}})
+      if (part->rdbuf()->in_avail() != 0)
+        out[name] = import_json(part == &parts.kernels ? artifacts.import_lines(*part) : tuning.import_lines(*part));
+    if (out.is_null()) throw Error(Status::bad_argument, fmt::format("cache import: '{}' is empty", argument));
+  } else {
+    throw Error(Status::bad_argument,
+                fmt::format("cache: unknown operation '{}'; known: path, ls, show, verify, prune, export, import",
+                            operation));
+  }
+  return out.dump();
+}
+
+}  // namespace flashwright

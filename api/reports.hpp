@@ -1,0 +1,17 @@
+// What the library says about itself, as JSON.
+#pragma once
+
+#include <string>
+
+#include "api/engine.hpp"
+
+namespace flashwright {
+
+std::string describe(const Kernel& kernel);
+std::string explain(Engine& engine, std::string_view config, const Shape* shape);
+std::string doctor(Engine& engine);
+std::string cache_report(Engine& engine, const std::string& operation, const std::string& argument);
+std::string normalised(Engine& engine, std::string_view config);
+std::string compile_report(const Request& request, const Selection& selection, const Built& built);
+
+}  // namespace flashwright
