@@ -1,0 +1,73 @@
+#include "generator/cpu/kernel.hpp"
+
+#include "core/error.hpp"
+#include "generator/cpu/math_ir.hpp"
+
+namespace flashwright {
+
+using namespace ir;
+
+V Kernel::param(Param param) {
+  for (const ParamLayout::Field& field : layout_.fields()) {
+    if (field.param != param) continue;
+    const V place = ir.offset(ir.params(), field.offset);
+    const std::string_view name = info(param).name;
+    switch (field.type) {
+      case ParamType::f32:
+        return ir.load({Kind::f32}, place, 4).named(name);
+      case ParamType::i32:
+        return widen_signed(ir.load({Kind::i32}, place, 4).named(std::string(name) + ".32"),
+                            Kind::i64)
+            .named(name);
+      case ParamType::u32:
+        return ir.load({Kind::i32}, place, 4).named(name);
+      case ParamType::i64:
+      case ParamType::u64:
+        return ir.load({Kind::i64}, place, 8).named(name);
+      default:
+        return ir.load({Kind::ptr}, place, 8).named(name);
+    }
+  }
+  throw Error(
+      Status::internal,
+      std::string("the CPU kernel reads a parameter it did not ask for: ") + info(param).name);
+}
+
+bool Kernel::has(Param param) const {
+  for (const ParamLayout::Field& field : layout_.fields())
+    if (field.param == param) return true;
+  return false;
+}
+
+V Kernel::at(V rows, V row, int column) {
+  return ir.offset(ir.element(rows, Kind::f32, row * tiling.tile_q), std::int64_t{column} * 4);
+}
+
+void Kernel::each_vector(const std::string& name, const std::function<void(V)>& body) {
+  ir.loop(name, ir.i64(0), ir.i64(tiling.tile_q), tiling.lanes, body);
+}
+
+void Kernel::flush_denormals() {
+  if (problem.target.arch == "neon") return;
+  constexpr std::int64_t kFlushResults = 0x8000, kFlushOperands = 0x40;
+  ir.phase("flush.denormals", "Numbers below the normal range count as 0: they would be slow.");
+  const V saved = buffer(tiling.at.control), changed = ir.offset(saved, 4);
+  ir.read_float_control(saved);
+  const V bits = ir.load({Kind::i32}, saved, 4).named("control");
+  ir.store(bits | ir.number(Type{Kind::i32}, kFlushResults | kFlushOperands), changed, 4);
+  ir.write_float_control(changed);
+}
+
+void Kernel::restore_denormals() {
+  if (problem.target.arch != "neon") ir.write_float_control(buffer(tiling.at.control));
+}
+
+V Kernel::row_of(Param base, Param strides, V batch, V row, V head) {
+  const int first = static_cast<int>(strides);
+  const V offset = batch * param(static_cast<Param>(first)) +
+                   row * param(static_cast<Param>(first + 1)) +
+                   head * param(static_cast<Param>(first + 2));
+  return ir.element(param(base), storage(problem.dtype), offset);
+}
+
+}  // namespace flashwright

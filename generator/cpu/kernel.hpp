@@ -1,0 +1,109 @@
+// What the phases of a CPU kernel share while one is being emitted: the builder, the numbers of the
+// tiling, the launch parameters by name, and the rows that one task works on. The scores of a tile are
+// kept transposed, queries in the lanes of a vector, so that softmax needs no operation across lanes and
+// keys and values are only ever read as broadcast elements, wherever their rows lie.
+#pragma once
+
+#include <limits>
+
+#include "core/params.hpp"
+#include "generator/cpu/ir.hpp"
+#include "generator/cpu/tiling.hpp"
+
+namespace flashwright {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// The rows of one task. A tile counts rows over all query heads that share a key head, so that short
+// sequences of grouped heads fill the lanes; such a tile may run over several heads.
+struct TaskRows {
+  ir::V index;  // of the tile among all tiles of all heads
+  ir::V batch, head_kv;
+  ir::V head, query;                  // of the first row
+  ir::V count;                        // rows in use, from 1 to tile_q
+  ir::V lowest_query, highest_query;  // over all rows
+  ir::V block_row;                    // with block lists: the row of the lists
+  ir::V row_in_block;                 // and the first row's place in its mask block
+};
+
+class Kernel {
+ public:
+  Kernel(ir::Builder& builder, const Problem& what, const Tiling& numbers,
+         const ParamLayout& layout)
+      : ir(builder), problem(what), tiling(numbers), layout_(layout) {}
+
+  // The value of a launch parameter; integers of 32 bits arrive as i64.
+  ir::V param(Param param);
+  bool has(Param param) const;
+  ir::V buffer(int scratch_offset) { return ir.offset(ir.scratch(), scratch_offset); }
+  ir::Type floats() const { return {ir::Kind::f32, tiling.lanes}; }
+  ir::V all(double value) { return ir.number(floats(), value); }
+
+  // A vector of `column` (a multiple of the lanes) in a row of tile_q floats.
+  ir::V at(ir::V rows, ir::V row, int column);
+  ir::V load_floats(ir::V pointer) { return ir.load(floats(), pointer, tiling.lanes * 4); }
+  void store_floats(ir::V value, ir::V pointer) { ir.store(value, pointer, tiling.lanes * 4); }
+  // loop over the columns of a row of tile_q elements, one vector at a time
+  void each_vector(const std::string& name, const std::function<void(ir::V)>& body);
+
+  // Numbers below the normal range count as 0 from here on, and no longer: on x86 each of them may cost a
+  // hundred cycles.
+  void flush_denormals();
+  void restore_denormals();
+
+  // First element of a row of a user's tensor. `first` is its base pointer in the parameter table,
+  // followed there by the batch, row and head strides from `strides` on.
+  ir::V row_of(Param base, Param strides, ir::V batch, ir::V row, ir::V head);
+
+  ir::Builder& ir;
+  const Problem& problem;
+  const Tiling& tiling;
+
+ private:
+  const ParamLayout& layout_;
+};
+
+// Where the keys or values of a tile lie: row j starts at base + j * stride elements.
+struct TileRows {
+  ir::V base;
+  ir::V stride;
+};
+
+// --- rows.cpp: which rows a task has, and moving them in and out
+TaskRows decode_task(Kernel& k);
+TaskRows decode_task_of_lists(Kernel& k);
+void fill_row_tables(Kernel& k, const TaskRows& rows, bool inputs, bool outputs);
+void pack_queries(Kernel& k);  // transposes, converts and scales
+void clear_outputs(Kernel& k);
+void store_outputs(Kernel& k);  // divides by the row sums, transposes, converts
+void store_lse(Kernel& k, const TaskRows& rows);
+
+// --- tile.cpp: the products and the softmax of one tile of keys
+// Copies `count` rows as fp32 and clears the rows up to `padded`.
+void stage_rows(Kernel& k, const char* name, const TileRows& from, ir::V to, int dims, ir::V count,
+                ir::V padded);
+// Scores of `keys` keys (a multiple of the key block), and the running maximum of each query if asked.
+void multiply_keys(Kernel& k, const TileRows& keys, ir::V scores, ir::V count, bool track_max);
+struct Dropout {
+  ir::V key, threshold;  // i64, i32
+};
+// Weights from scores, in place; updates maxima and sums and leaves the rescale factors in alpha.
+void softmax_rows(Kernel& k, ir::V scores, ir::V padded);
+void softmax_tile_with_dropout(Kernel& k, const Dropout& dropout, ir::V first_key, ir::V count);
+// Adds weights times values to the outputs, which are rescaled by alpha first if asked.
+void multiply_values(Kernel& k, const TileRows& values, ir::V scores, ir::V count, bool rescale);
+
+// --- mask_ir.cpp
+struct KeyRange {
+  ir::V begin, end;            // keys outside are invisible to every row of the task
+  ir::V full_begin, full_end;  // keys inside are visible to every row
+};
+KeyRange key_range(Kernel& k, const TaskRows& rows);
+// Hides what a query may not see among `count` keys from `first_key` on, and every key from `count` to
+// `padded`; computes the tile's maxima anew.
+void mask_tile(Kernel& k, ir::V scores, ir::V first_key, ir::V count, ir::V padded);
+// The same from the bits of a partial block, where `bits` is the word of the tile's first row and key.
+void mask_tile_by_bits(Kernel& k, ir::V scores, ir::V tested, ir::V bits, ir::V words_per_row,
+                       ir::V row_count, ir::V count, ir::V padded);
+
+}  // namespace flashwright

@@ -1,0 +1,240 @@
+// The work on one tile of keys: both matrix products and the softmax between them. The inner loops keep
+// a block of results in registers and read one vector of queries (or weights) and one broadcast element
+// for each step, so most of their instructions are multiply-adds.
+#include <algorithm>
+
+#include "generator/cpu/kernel.hpp"
+#include "generator/cpu/math_ir.hpp"
+
+namespace flashwright {
+
+using namespace ir;
+
+namespace {
+
+// sums[r][n] += element r of a column * vector n of a row, in registers.
+void accumulate(Kernel& k, Values& sums, const Values& elements, const Values& vectors) {
+  const std::size_t columns = vectors.size();
+  for (std::size_t r = 0; r < elements.size(); ++r) {
+    const V element = splat(elements[r], k.tiling.lanes).named("all");
+    for (std::size_t n = 0; n < columns; ++n)
+      sums[r * columns + n] = fma(element, vectors[n], sums[r * columns + n]).named("acc");
+  }
+}
+
+std::vector<Carried> accumulators(const Values& starts) {
+  std::vector<Carried> carried;
+  for (std::size_t i = 0; i < starts.size(); ++i)
+    carried.push_back({starts[i], "acc." + std::to_string(i)});
+  return carried;
+}
+
+int degree(const Kernel& k) {
+  return k.problem.dtype == DType::fp32 ? 5 : 4;
+}
+
+// Keys that the softmax loop takes at once: enough to overlap the latency of the series.
+int softmax_unroll(const Kernel& k) {
+  for (const int keys : {4, 3, 2})
+    if (k.tiling.key_step() % keys == 0) return keys;
+  return 1;
+}
+
+// The maximum to subtract, the rescale factor of what was summed so far, and the sum scaled by it.
+struct RowState {
+  V shift, sum;
+};
+RowState begin_softmax(Kernel& k, V column) {
+  Builder& ir = k.ir;
+  const auto row = [&](int offset) { return ir.element(k.buffer(offset), Kind::f32, column); };
+  const V old_max = k.load_floats(row(k.tiling.at.row_max)).named("old.max");
+  const V new_max = k.load_floats(row(k.tiling.at.tile_max)).named("new.max");
+  // -inf minus itself would be NaN: a row that has seen nothing subtracts 0.
+  const V nothing = equal(new_max, k.all(-kInfinity)).named("nothing.seen");
+  const V shift = select(nothing, k.all(0), new_max).named("shift");
+  const V alpha = exp2_negative(old_max - shift, 5).named("alpha");
+  k.store_floats(new_max, row(k.tiling.at.row_max));
+  k.store_floats(alpha, row(k.tiling.at.alpha));
+  const V sum = k.load_floats(row(k.tiling.at.row_sum));
+  return {shift, (sum * alpha).named("sum.rescaled")};
+}
+void end_softmax(Kernel& k, V column, V sum) {
+  k.store_floats(sum, k.ir.element(k.buffer(k.tiling.at.row_sum), Kind::f32, column));
+}
+
+}  // namespace
+
+void stage_rows(Kernel& k, const char* name, const TileRows& from, V to, int dims, V count,
+                V padded) {
+  Builder& ir = k.ir;
+  const int lanes = k.tiling.lanes;
+  const Kind kind = storage(k.problem.dtype);
+  const auto each_part = [&](const std::function<void(int, int)>& body) {
+    for (int column = 0; column < dims; column += lanes)
+      body(column, std::min(lanes, dims - column));
+  };
+  const std::string text(name);
+  ir.loop("stage." + text, ir.i64(0), count, 1, [&](V j) {
+    const V source = ir.element(from.base, kind, j * from.stride).named(text + ".row");
+    const V target = ir.element(to, Kind::f32, j * dims).named(text + ".staged");
+    each_part([&](int column, int part) {
+      const V values = load_elements(ir, ir.offset(source, std::int64_t{column} * bytes_of(kind)),
+                                     k.problem.dtype, part);
+      ir.store(values, ir.offset(target, std::int64_t{column} * 4), 32);
+    });
+  });
+  ir.loop("stage." + text + ".rest", count, padded, 1, [&](V j) {
+    const V target = ir.element(to, Kind::f32, j * dims);
+    each_part([&](int column, int part) {
+      ir.store(ir.number(Type{Kind::f32, part}, 0.0), ir.offset(target, std::int64_t{column} * 4),
+               32);
+    });
+  });
+}
+
+void multiply_keys(Kernel& k, const TileRows& keys, V scores, V count, bool track_max) {
+  Builder& ir = k.ir;
+  const Tiling& t = k.tiling;
+  const int columns = t.query_vectors;
+  ir.loop("key.block", ir.i64(0), count, t.key_block, [&](V key) {
+    Values rows;
+    for (int j = 0; j < t.key_block; ++j)
+      rows.push_back(ir.element(j == 0 ? keys.base : rows.back(), Kind::f32,
+                                j == 0 ? key * keys.stride : keys.stride)
+                         .named("k.row", j));
+    const Values zeros(static_cast<std::size_t>(t.key_block * columns), k.all(0));
+    const V queries = k.buffer(t.at.q);
+    Values sums = ir.loop(
+        "qk", ir.i64(0), ir.i64(t.head_dim), t.unroll, accumulators(zeros),
+        [&](V dim, const Values& carried) {
+          Values now = carried;
+          for (int u = 0; u < t.unroll; ++u) {
+            Values vectors, elements;
+            for (int n = 0; n < columns; ++n)
+              vectors.push_back(
+                  k.load_floats(k.at(queries, dim, u * t.tile_q + n * t.lanes)).named("q", n));
+            for (const V row : rows)
+              elements.push_back(
+                  ir.load({Kind::f32}, ir.offset(ir.element(row, Kind::f32, dim), u * 4), 4)
+                      .named("k"));
+            accumulate(k, now, elements, vectors);
+          }
+          return now;
+        });
+    for (int n = 0; n < columns; ++n) {
+      const V place = ir.offset(k.buffer(t.at.tile_max), n * t.lanes * 4);
+      V top = track_max ? k.load_floats(place) : V{};
+      for (int j = 0; j < t.key_block; ++j) {
+        const V score = sums[static_cast<std::size_t>(j * columns + n)];
+        k.store_floats(score, k.at(scores, key, j * t.tile_q + n * t.lanes));
+        if (track_max) top = larger_float(score, top).named("max");
+      }
+      if (track_max) k.store_floats(top, place);
+    }
+  });
+}
+
+void softmax_rows(Kernel& k, V rows, V padded) {
+  Builder& ir = k.ir;
+  const Tiling& t = k.tiling;
+  const int unroll = softmax_unroll(k);
+  k.each_vector("softmax", [&](V column) {
+    const RowState state = begin_softmax(k, column);
+    const V scores = ir.element(rows, Kind::f32, column);
+    std::vector<Carried> sums(static_cast<std::size_t>(unroll), {k.all(0), "sum"});
+    sums[0].start = state.sum;
+    const Values totals =
+        ir.loop("weights", ir.i64(0), padded, unroll, sums, [&](V key, const Values& carried) {
+          Values weights, next;
+          for (int u = 0; u < unroll; ++u) {
+            const V score = k.load_floats(k.at(scores, key, u * t.tile_q)).named("score");
+            weights.push_back(exp2_negative((score - state.shift).named("below.max"), degree(k)));
+          }
+          for (int u = 0; u < unroll; ++u) {
+            const V weight = weights[static_cast<std::size_t>(u)];
+            k.store_floats(weight, k.at(scores, key, u * t.tile_q));
+            next.push_back(carried[static_cast<std::size_t>(u)] + weight);
+          }
+          return next;
+        });
+    V total = totals[0];
+    for (int u = 1; u < unroll; ++u) total = total + totals[static_cast<std::size_t>(u)];
+    end_softmax(k, column, total);
+  });
+}
+
+void softmax_tile_with_dropout(Kernel& k, const Dropout& dropout, V first_key, V count) {
+  Builder& ir = k.ir;
+  const Tiling& t = k.tiling;
+  const KeepWords keep_words(ir, dropout.key, dropout.threshold, t.lanes);
+  const Type words{Kind::i32, t.lanes};
+  k.each_vector("softmax", [&](V column) {
+    const RowState state = begin_softmax(k, column);
+    const V scores = ir.element(k.buffer(t.at.scores), Kind::f32, column);
+    const auto row_words = [&](int table) {
+      return ir.load(words, ir.element(k.buffer(table), Kind::i32, column), t.lanes * 4);
+    };
+    const V heads = row_words(t.at.heads).named("heads"), queries = row_words(t.at.queries);
+    const V first_word = shift_right(first_key, 5), last_key = first_key + count;
+    const V word_end = shift_right(last_key + 31, 5);
+    const Values totals = ir.loop(
+        "keep", first_word, word_end, 1, {{state.sum, "sum"}}, [&](V word, const Values& carried) {
+          const V kept = keep_words(heads, queries, word);
+          const V word_key = shift_left(word, 5).named("word.key");
+          const V from = larger(word_key, first_key), to = smaller(word_key + 32, last_key);
+          return ir.loop(
+              "weights", from, to, 1, {{carried[0], "sum"}}, [&](V key, const Values& now) {
+                const V place = k.at(scores, key - first_key, 0);
+                const V weight = exp2_negative(k.load_floats(place) - state.shift, degree(k));
+                const V bit = ir.number(words, std::int64_t{1});
+                const V chosen =
+                    shift_right(kept, splat(narrow(key - word_key, Kind::i32), t.lanes)) & bit;
+                // The sum is that of the undropped softmax.
+                k.store_floats(select(equal(chosen, bit), weight, k.all(0)), place);
+                return Values{now[0] + weight};
+              });
+        });
+    end_softmax(k, column, totals[0]);
+  });
+}
+
+void multiply_values(Kernel& k, const TileRows& values, V scores, V count, bool rescale) {
+  Builder& ir = k.ir;
+  const Tiling& t = k.tiling;
+  const int columns = t.query_vectors;
+  ir.loop("dim.block", ir.i64(0), ir.i64(t.head_dim_v), t.dim_block, [&](V dim) {
+    const V out = k.buffer(t.at.out);
+    Values starts;
+    for (int i = 0; i < t.dim_block; ++i)
+      for (int n = 0; n < columns; ++n) {
+        V start = k.load_floats(k.at(out, dim, i * t.tile_q + n * t.lanes)).named("o");
+        if (rescale)
+          start = (start * k.load_floats(ir.offset(k.buffer(t.at.alpha), n * t.lanes * 4)))
+                      .named("o.rescaled");
+        starts.push_back(start);
+      }
+    const V block = ir.element(values.base, Kind::f32, dim).named("v.block");
+    const Values sums = ir.loop(
+        "pv", ir.i64(0), count, t.unroll, accumulators(starts), [&](V key, const Values& carried) {
+          Values now = carried;
+          V row = ir.element(block, Kind::f32, key * values.stride).named("v.row");
+          for (int u = 0; u < t.unroll; ++u) {
+            if (u > 0) row = ir.element(row, Kind::f32, values.stride).named("v.row");
+            Values vectors, elements;
+            for (int n = 0; n < columns; ++n)
+              vectors.push_back(
+                  k.load_floats(k.at(scores, key, u * t.tile_q + n * t.lanes)).named("p", n));
+            for (int i = 0; i < t.dim_block; ++i)
+              elements.push_back(ir.load({Kind::f32}, ir.offset(row, i * 4), 4).named("v"));
+            accumulate(k, now, elements, vectors);
+          }
+          return now;
+        });
+    for (int i = 0; i < t.dim_block; ++i)
+      for (int n = 0; n < columns; ++n)
+        k.store_floats(sums[static_cast<std::size_t>(i * columns + n)],
+                       k.at(out, dim, i * t.tile_q + n * t.lanes));
+  });
+}
+
+}  // namespace flashwright

@@ -1,0 +1,56 @@
+#include "generator/cpu/tiling.hpp"
+
+#include <numeric>
+
+namespace flashwright {
+
+Tiling::Tiling(const Problem& problem, const Schedule& schedule)
+    : dtype(problem.dtype),
+      head_dim(problem.head_dim),
+      head_dim_v(problem.head_dim_v),
+      lanes(arch_info(problem.target).vector_bytes / 4),
+      registers(arch_info(problem.target).vector_registers),
+      tile_q(schedule.tile_q),
+      tile_kv(schedule.tile_kv),
+      query_vectors(schedule.tile_q / lanes),
+      key_block(schedule.key_block),
+      dim_block(schedule.dim_block),
+      unroll(schedule.unroll),
+      staged(problem.dtype != DType::fp32 || schedule.stages != 0) {
+  const auto take = [this](int bytes) {
+    const int start = scratch_bytes;
+    scratch_bytes += (bytes + 63) / 64 * 64;
+    return start;
+  };
+  constexpr int kFloat = 4, kWord = 4, kAddress = 8;
+  at.q = take(head_dim * tile_q * kFloat);
+  at.scores = take(tile_kv * tile_q * kFloat);
+  at.out = take(head_dim_v * tile_q * kFloat);
+  at.row_max = take(tile_q * kFloat);
+  at.row_sum = take(tile_q * kFloat);
+  at.tile_max = take(tile_q * kFloat);
+  at.alpha = take(tile_q * kFloat);
+  at.k = take(tile_kv * head_dim * kFloat);
+  at.v = take(tile_kv * head_dim_v * kFloat);
+  at.q_rows = take(tile_q * kAddress);
+  at.o_rows = take(tile_q * kAddress);
+  at.lse_offsets = take(tile_q * kAddress);
+  at.positions = take(tile_q * kAddress);
+  at.queries = take(tile_q * kWord);
+  at.heads = take(tile_q * kWord);
+  at.words = take(tile_q * kWord);
+  at.spare_row = take(head_dim_v * kFloat);
+  at.control = take(2 * kWord);
+}
+
+int Tiling::key_step() const {
+  return std::lcm(key_block, unroll);
+}
+
+int Tiling::live_registers() const {
+  // Accumulators, one vector of queries or weights for each column, and the broadcast element.
+  const int rows = key_block > dim_block ? key_block : dim_block;
+  return rows * query_vectors + query_vectors + 1;
+}
+
+}  // namespace flashwright
