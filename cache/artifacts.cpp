@@ -34,7 +34,7 @@ const Schema& schema() {
 }
 
 constexpr const char* kRecords = "kernels";  // what an export holds
-constexpr std::int64_t kLargestStore = std::int64_t{4} << 30;
+constexpr std::int64_t kSmallestStore = 16 << 20, kLargestStore = std::int64_t{4} << 30;
 constexpr std::size_t kTouchedAtOnce = 256;
 constexpr std::size_t kImportBatchBytes = 8u << 20;
 
@@ -96,7 +96,7 @@ std::int64_t default_limit(const std::string& path) {
   struct statvfs about {};
   if (path.empty() || statvfs(path.c_str(), &about) != 0) return kLargestStore;
   const double total = static_cast<double>(about.f_blocks) * static_cast<double>(about.f_frsize);
-  return std::min(kLargestStore, static_cast<std::int64_t>(total / 20));
+  return std::clamp(static_cast<std::int64_t>(total / 20), kSmallestStore, kLargestStore);
 }
 
 }  // namespace

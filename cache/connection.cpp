@@ -7,12 +7,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <random>
+#include <thread>
 
 namespace flashwright {
 namespace {
 
-constexpr int kBusyTimeoutMs = 2000;
+constexpr int kBusyPolls = 450;           // of 1 to 8 ms: two seconds
+constexpr int kOpenAttempts = 5;
+constexpr off_t kSmallestFile = 512;      // SQLite takes a shorter file for an empty database
 constexpr int kLongestValue = 256 << 20;  // bytes of a text or blob
 constexpr int kWalRepaired = 3051003;     // SQLite 3.51.3
 
@@ -44,7 +50,33 @@ std::string prepare_path(const std::string& path, Connection::Access access) {
     throw NotOurs{fmt::format("it belongs to user {}", about.st_uid)};
   if ((about.st_mode & (S_IWGRP | S_IWOTH)) != 0)
     throw NotOurs{fmt::format("others may write to it (mode {:04o})", about.st_mode & 07777)};
+  if (about.st_size > 0 && about.st_size < kSmallestFile) throw Damaged{"file is not a database"};
   return path;
+}
+
+// A file may vanish between the checks and the opening, when another process moves it aside. SQLite then
+// tries once more with fewer rights, and may find the file that has replaced it: read-only, but only
+// by accident.
+SQLite::Database open_database(const std::string& path, Connection::Access access) {
+  for (int attempt = 1;; ++attempt) {
+    try {
+      SQLite::Database database(prepare_path(path, access), open_flags(path.empty(), access));
+      const bool by_accident = access == Connection::Access::write &&
+                               sqlite3_db_readonly(database.getHandle(), "main") == 1 &&
+                               faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;
+      if (!by_accident || attempt == kOpenAttempts) return database;
+    } catch (const SQLite::Exception& error) {
+      if (errno != ENOENT || access == Connection::Access::read || attempt == kOpenAttempts) throw;
+    }
+  }
+}
+
+// SQLite's own waiting backs off to a tenth of a second, and so loses against a process that writes
+// without a break.
+int wait_for_lock(void*, int polls) {
+  thread_local std::minstd_rand random(std::random_device{}());
+  std::this_thread::sleep_for(std::chrono::microseconds(1000 + random() % 7000));
+  return polls < kBusyPolls ? 1 : 0;
 }
 
 std::string immutable_uri(const std::string& path) {
@@ -91,7 +123,7 @@ const char* journal_mode(int sqlite_version, bool local_file_system) {
 Connection::Connection(const std::string& path, Access access, const Schema& schema,
                        const char* journal)
     : in_memory_(path.empty()),
-      database_(prepare_path(path, access), open_flags(in_memory_, access), kBusyTimeoutMs) {
+      database_(open_database(path, access)) {
   try {
     configure(schema);
     verify(schema, access);
@@ -100,8 +132,7 @@ Connection::Connection(const std::string& path, Access access, const Schema& sch
     // A file in WAL mode wants helper files beside it. Where they cannot be made, the file opens only
     // under the promise that it does not change; a broken promise shows as a wrong digest.
     statements_.clear();
-    database_ = SQLite::Database(immutable_uri(path), open_flags(false, access) | SQLITE_OPEN_URI,
-                                 kBusyTimeoutMs);
+    database_ = SQLite::Database(immutable_uri(path), open_flags(false, access) | SQLITE_OPEN_URI);
     configure(schema);
     verify(schema, access);
   }
@@ -112,6 +143,7 @@ Connection::Connection(const std::string& path, Access access, const Schema& sch
 
 void Connection::configure(const Schema& schema) {
   sqlite3* const handle = database_.getHandle();
+  sqlite3_busy_handler(handle, wait_for_lock, nullptr);
   for (const auto& [option, value] : {std::pair(SQLITE_DBCONFIG_DEFENSIVE, 1),
                                       std::pair(SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0),
                                       std::pair(SQLITE_DBCONFIG_ENABLE_TRIGGER, 0),
@@ -186,6 +218,12 @@ bool Connection::moved() const {
   return moved != 0;
 }
 
-int Connection::system_error() const { return sqlite3_system_errno(database_.getHandle()); }
+int Connection::system_error() const {
+  int error = sqlite3_system_errno(database_.getHandle());
+  // Undoing what had been done may have cleared it; the file remembers.
+  if (error == 0)
+    sqlite3_file_control(database_.getHandle(), "main", SQLITE_FCNTL_LAST_ERRNO, &error);
+  return error;
+}
 
 }  // namespace flashwright

@@ -87,7 +87,7 @@ class Connection {
 
   // The path leads to another file by now, or to none.
   bool moved() const;
-  int system_error() const;
+  int system_error() const;  // errno of the last failure, or 0
   SQLite::Database& raw() { return database_; }
 
  private:

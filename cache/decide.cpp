@@ -14,6 +14,7 @@ constexpr double kUnknownMargin = 1.0;   // one sample tells nothing about its s
 constexpr double kSmallestMargin = 1e-3; // repeated samples share errors that they do not show
 constexpr double kDisturbed = 0.10;      // spread of the baseline's times on a device left alone
 constexpr double kNoisy = 0.02;
+constexpr double kVague = 0.05;          // margin of a mean that proves little
 
 // Student's t, two-sided 95 %, by degrees of freedom; beyond the table an expansion around 1.96.
 double student(std::int64_t freedom) {
@@ -162,10 +163,13 @@ std::optional<Decision> select_winner(const std::vector<Trial>& trials, std::str
   const auto by_mean = [](const Pooled& a, const Pooled& b) { return a.ratio.mean < b.ratio.mean; };
   const Pooled& best = *std::min_element(candidates.begin(), candidates.end(), by_mean);
 
-  // In the order of preference.
+  // In the order of preference. What is neither in use nor the baseline must be about as fast by its
+  // own mean, and not much less well known than the best.
   const auto rank = [&](const Pooled& c) {
-    return std::tuple(c.schedule != incumbent, c.schedule != decision.baseline,
-                      c.ratio.mean - best.ratio.mean > kTie, c.resources, c.schedule);
+    const bool vague = c.ratio.margin > std::max(kVague, 3 * best.ratio.margin);
+    const bool behind = vague || c.ratio.mean - best.ratio.mean > kTie;
+    return std::tuple(c.schedule != incumbent, c.schedule != decision.baseline, behind, c.resources,
+                      c.schedule);
   };
   const Pooled* winner = &best;
   for (const Pooled& candidate : candidates) {

@@ -57,10 +57,10 @@ struct Decision {
 };
 
 // Candidates within max(2 %, combined 95 % margin) of the fastest are tied with it. Of these the
-// incumbent wins, else the baseline, else, among those whose own mean is within 2 %, the one with less
-// spilling, less shared memory, fewer registers, and the first in the order of schedule texts. Only
-// trials of the latest baseline count, and for each candidate only those of its latest binary.
-// Nothing when no trial is ok.
+// incumbent wins, else the baseline, else, among those whose own mean is within 2 % and about as well
+// known, the one with less spilling, less shared memory, fewer registers, and the first in the order of
+// schedule texts. Only trials of the latest baseline count, and for each candidate only those of its
+// latest binary. Nothing when no trial is ok.
 std::optional<Decision> select_winner(const std::vector<Trial>& trials,
                                       std::string_view incumbent = {});
 

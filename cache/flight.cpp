@@ -35,7 +35,7 @@ std::string find_lock_file(const std::string& store_path) {
   for (const std::string& path : folders) {
     // A home must not appear because of a lock.
     if (access(std::filesystem::path(path).parent_path().c_str(), W_OK) != 0) continue;
-    const Folder folder = private_folder(path);
+    const PrivateFolder folder = private_folder(path);
     if (folder.writable && is_local_file_system(folder.path)) return folder.path + "/compile.lock";
   }
   return {};

@@ -87,8 +87,8 @@ Wanted wanted_folder(const KindInfo& kind, const std::string& directory) {
 
 }  // namespace
 
-Folder private_folder(const std::string& path) {
-  Folder folder;
+PrivateFolder private_folder(const std::string& path) {
+  PrivateFolder folder;
   folder.trouble = make_folders(path);
   if (!folder.trouble.empty()) return folder;
 
@@ -136,7 +136,7 @@ Place find_place(StoreKind kind, const std::string& directory) {
     place.trouble = fmt::format("{}: {}", wanted.home, std::strerror(errno));
     return place;
   }
-  const Folder folder = private_folder(wanted.folder);
+  const PrivateFolder folder = private_folder(wanted.folder);
   place.trouble = folder.trouble;
   if (folder.path.empty()) return place;
   place.path = folder.path + about.file;

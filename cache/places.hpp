@@ -24,12 +24,12 @@ struct Place {
 Place find_place(StoreKind kind, const std::string& directory);
 
 // Makes and checks one folder.
-struct Folder {
+struct PrivateFolder {
   std::string path;  // without symbolic links; empty when it cannot be used
   bool writable = false;
   std::string trouble;
 };
-Folder private_folder(const std::string& path);
+PrivateFolder private_folder(const std::string& path);
 
 // False for network and user-space file systems, whose locks and shared mappings cannot be trusted.
 bool is_local_file_system(const std::string& path);

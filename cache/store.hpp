@@ -10,8 +10,8 @@ namespace flashwright {
 
 struct StoreOptions {
   std::string directory;       // "": as cache/places says; ":memory:": no file
-  std::int64_t max_bytes = 0;  // of the kernel store; 0: FLASHWRIGHT_MAX_BYTES, else the smaller of
-                               // 4 GiB and 5 % of the file system
+  std::int64_t max_bytes = 0;  // of the kernel store; 0: FLASHWRIGHT_MAX_BYTES, else 5 % of the
+                               // file system, from 16 MiB to 4 GiB
   std::string journal;         // for tests: "wal" or "delete", whatever the version of SQLite
 };
 

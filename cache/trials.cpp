@@ -47,7 +47,7 @@ struct KindInfo {
 const KindInfo& info(Kind kind) {
   static constexpr KindInfo kTable[] = {
       {"trial", "SELECT uid, record FROM trial WHERE slot = ? ORDER BY uid",
-       "INSERT OR IGNORE INTO trial(slot, uid, record) VALUES(?, ?, ?)"},
+       "INSERT OR REPLACE INTO trial(slot, uid, record) VALUES(?, ?, ?)"},
       {"decision", "SELECT digest, record FROM decision WHERE slot = ?",
        "INSERT OR REPLACE INTO decision(slot, digest, record) VALUES(?, ?, ?)"},
       {"pin", "SELECT digest, record FROM pin WHERE slot = ?",
@@ -92,10 +92,11 @@ std::int64_t make_slot(Connection& connection, const Slot& slot) {
 }
 
 // Adds the slot's records of one kind. A record that its digest does not cover is left out: it was
-// damaged, or belongs to another slot.
-void collect(Connection& connection, Kind kind, const Slot& slot, Texts& out) {
+// damaged, or belongs to another slot. Returns how many there were of those.
+std::int64_t collect(Connection& connection, Kind kind, const Slot& slot, Texts& out) {
   const std::int64_t id = find_slot(connection, slot);
-  if (id == 0) return;
+  if (id == 0) return 0;
+  std::int64_t damaged = 0;
   Query rows = connection.query(info(kind).select);
   rows.bind(id);
   while (rows.step()) {
@@ -103,12 +104,18 @@ void collect(Connection& connection, Kind kind, const Slot& slot, Texts& out) {
     std::string text = rows.bytes(1);
     if (rows.digest(0, digest) && digest == digest_of(slot, text))
       out.emplace(digest, std::move(text));
+    else
+      ++damaged;
   }
+  return damaged;
 }
 
-std::optional<std::string> find_note(Connection& connection, Kind kind, const Slot& slot) {
+// The slot's decision or pin.
+std::optional<std::string> find_note(Connection& connection, Kind kind, const Slot& slot,
+                                     std::int64_t* damaged = nullptr) {
   Texts texts;
-  collect(connection, kind, slot, texts);
+  const std::int64_t bad = collect(connection, kind, slot, texts);
+  if (damaged != nullptr) *damaged += bad;
   if (texts.empty()) return std::nullopt;
   return texts.begin()->second;
 }
@@ -143,8 +150,13 @@ bool newer(const std::string& a, const std::string& b) {
 // Adds a record from elsewhere; tells whether it was new.
 bool merge(Connection& connection, const Entry& entry) {
   if (entry.kind == Kind::trial) {
+    {
+      Query query = connection.query("SELECT record FROM trial WHERE uid = ?");
+      const Digest uid = digest_of(entry.slot, entry.text);
+      if (query.bind(uid).step() && query.bytes(0) == entry.text) return false;
+    }
     write(connection, entry);
-    return connection.changes() > 0;
+    return true;
   }
   const std::optional<std::string> present = find_note(connection, entry.kind, entry.slot);
   if (present == entry.text) return false;
@@ -166,19 +178,34 @@ std::vector<Slot> slots_of(Connection& connection) {
   return slots;
 }
 
-// What can still be read of a damaged file, to be written into the one that replaces it.
+// What can still be read of a damaged file, to be written into the one that replaces it. Trials are
+// found by the index and read one by one, so that a bad page costs no more than what lies on it.
 Database::Body salvage(Connection& damaged) {
   auto entries = std::make_shared<std::vector<Entry>>();
-  for (const Slot& slot : slots_of(damaged)) {
-    for (const Kind kind : {Kind::trial, Kind::decision, Kind::pin}) {
-      Texts texts;
-      try {
-        collect(damaged, kind, slot, texts);
-      } catch (const SQLite::Exception&) {
-        // Pages from here on are lost; what came before is in `texts`.
-      }
-      for (const auto& [digest, text] : texts) entries->push_back({slot, kind, text});
+  const auto attempt = [](const std::function<void()>& read) {
+    try {
+      read();
+    } catch (const SQLite::Exception&) {  // lost
     }
+  };
+  for (const Slot& slot : slots_of(damaged)) {
+    std::vector<Digest> uids;
+    attempt([&] {
+      Query rows = damaged.query("SELECT uid FROM trial WHERE slot = ?");
+      rows.bind(find_slot(damaged, slot));
+      for (Digest uid; rows.step();)
+        if (rows.digest(0, uid)) uids.push_back(uid);
+    });
+    for (const Digest& uid : uids)
+      attempt([&] {
+        Query row = damaged.query("SELECT record FROM trial WHERE uid = ?");
+        if (row.bind(uid).step() && digest_of(slot, row.bytes(0)) == uid)
+          entries->push_back({slot, Kind::trial, row.bytes(0)});
+      });
+    for (const Kind kind : {Kind::decision, Kind::pin})
+      attempt([&] {
+        if (auto text = find_note(damaged, kind, slot)) entries->push_back({slot, kind, *text});
+      });
   }
   return [entries](Connection& connection) {
     for (const Entry& entry : *entries) merge(connection, entry);
@@ -230,11 +257,19 @@ void TuningStore::add_trials(const Slot& slot, std::vector<Trial> trials) {
 
 std::vector<Trial> TuningStore::trials(const Slot& slot) {
   Texts texts;
+  std::int64_t damaged = 0;
   database_->read([&](Connection& connection) {
-    collect(connection, Kind::trial, slot, texts);
+    damaged = collect(connection, Kind::trial, slot, texts);
     return false;  // the other layer as well
   });
+  tell(damaged);
   return trials_of(texts);
+}
+
+void TuningStore::tell(std::int64_t damaged) {
+  if (damaged == 0 || told_.exchange(true)) return;
+  log(LogLevel::warn, "tuning store: some records do not match their digests; they are passed over, "
+                      "and tuning again replaces them");
 }
 
 std::optional<Decision> TuningStore::decide(const Slot& slot) {
@@ -275,11 +310,13 @@ void TuningStore::put_decision(const Slot& slot, const Decision& decision) {
 
 std::optional<Decision> TuningStore::decision(const Slot& slot) {
   std::optional<std::string> text, pin_text;
+  std::int64_t damaged = 0;
   database_->read([&](Connection& connection) {
-    if (!text) text = find_note(connection, Kind::decision, slot);
-    if (!pin_text) pin_text = find_note(connection, Kind::pin, slot);
+    if (!text) text = find_note(connection, Kind::decision, slot, &damaged);
+    if (!pin_text) pin_text = find_note(connection, Kind::pin, slot, &damaged);
     return text && pin_text;
   });
+  tell(damaged);
   std::optional<Decision> decision = text ? decision_of(*text) : std::nullopt;
   const std::optional<Pin> pin = pin_text ? pin_of(*pin_text) : std::nullopt;
   if (!pin || pin->schedule.empty()) return decision;

@@ -2,6 +2,7 @@
 // Trials are never changed, decisions can be made again from them, and stores merge by union.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <iosfwd>
 #include <memory>
@@ -63,8 +64,10 @@ class TuningStore {
  private:
   std::vector<Slot> slots();
   void rebuild(const Slot& slot);
+  void tell(std::int64_t damaged);
 
   std::unique_ptr<Database> database_;
+  std::atomic<bool> told_{false};  // of damaged records
 };
 
 }  // namespace flashwright

@@ -135,7 +135,7 @@ TEST_CASE("what was used lately stays, and a clock from the future does not matt
   { ArtifactStore(in_folder(folder)).get(key_of_number(0)); }
   ArtifactStore store(in_folder(folder));
   CHECK(store.list()[1].label == "kernel 0");
-  store.prune(store.total_bytes() - 6 * 40000);
+  store.prune(store.total_bytes() - 5 * 40000);
   CHECK(store.contains(key_of_number(0)));
   CHECK(!store.contains(key_of_number(1)));
 }
@@ -156,18 +156,18 @@ TEST_CASE("the size limit comes from the option, the environment, or the file sy
   const Folder folder;
   const Log log;
   {
-    const Environment set({{"FLASHWRIGHT_MAX_BYTES", "123456"}});
+    const Environment set(Variables{{"FLASHWRIGHT_MAX_BYTES", "123456"}});
     CHECK(ArtifactStore(in_folder(folder)).max_bytes() == 123456);
     StoreOptions options = in_folder(folder);
     options.max_bytes = 5;
     CHECK(ArtifactStore(options).max_bytes() == 5);
   }
-  const Environment unset({{"FLASHWRIGHT_MAX_BYTES", std::nullopt}});
+  const Environment unset(Variables{{"FLASHWRIGHT_MAX_BYTES", std::nullopt}});
   const std::int64_t by_default = ArtifactStore(in_folder(folder)).max_bytes();
   CHECK(by_default > 0);
   CHECK(by_default <= std::int64_t{4} << 30);
   CHECK(log.warnings().empty());
-  const Environment wrong({{"FLASHWRIGHT_MAX_BYTES", "4G"}});
+  const Environment wrong(Variables{{"FLASHWRIGHT_MAX_BYTES", "4G"}});
   CHECK(ArtifactStore(in_folder(folder)).max_bytes() == by_default);
   CHECK(log.warnings().size() == 1);
 }

@@ -15,8 +15,6 @@ using namespace flashwright::test;
 
 namespace {
 
-using Variables = std::vector<std::pair<std::string, Environment::Value>>;
-
 // No variable of the places is set but those given.
 Variables only(Variables set) {
   for (const char* name : {"FLASHWRIGHT_CACHE_DIR", "FLASHWRIGHT_DATA_DIR", "XDG_CACHE_HOME",
@@ -68,10 +66,10 @@ TEST_CASE("folders are found in the order that the conventions ask for") {
   CHECK(find_place(StoreKind::tuning, root / "option").path == root / "option/tuning-1.db");
   CHECK(artifacts_place() == root / "own-cache/artifacts-1.db");
   CHECK(tuning_place() == root / "own-data/tuning-1.db");
-  const Environment no_own({{"FLASHWRIGHT_CACHE_DIR", {}}, {"FLASHWRIGHT_DATA_DIR", {}}});
+  const Environment no_own(Variables{{"FLASHWRIGHT_CACHE_DIR", {}}, {"FLASHWRIGHT_DATA_DIR", {}}});
   CHECK(artifacts_place() == root / "xdg-cache/flashwright/artifacts-1.db");
   CHECK(tuning_place() == root / "xdg-data/flashwright/tuning-1.db");
-  const Environment relative({{"XDG_CACHE_HOME", "relative"}, {"XDG_DATA_HOME", ""}});
+  const Environment relative(Variables{{"XDG_CACHE_HOME", "relative"}, {"XDG_DATA_HOME", ""}});
   CHECK(artifacts_place() == root / "home/.cache/flashwright/artifacts-1.db");
   CHECK(tuning_place() == root / "home/.local/share/flashwright/tuning-1.db");
   CHECK(!std::filesystem::exists("relative"));

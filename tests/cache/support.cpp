@@ -31,10 +31,10 @@ Folder::~Folder() {
   fs::remove_all(path_, ignored);
 }
 
-Environment::Environment(const std::vector<std::pair<std::string, Value>>& variables) {
+Environment::Environment(const Variables& variables) {
   for (const auto& [name, value] : variables) {
     const char* const old = std::getenv(name.c_str());
-    before_.emplace_back(name, old == nullptr ? Value() : Value(old));
+    before_.emplace_back(name, old == nullptr ? std::nullopt : std::optional<std::string>(old));
     if (value) setenv(name.c_str(), value->c_str(), 1);
     else unsetenv(name.c_str());
   }

@@ -30,17 +30,19 @@ class Folder {
   std::string path_;
 };
 
-// Sets variables of the environment, and brings the old values back. No value: not set.
+// Variables of the environment; without a value: not set.
+using Variables = std::vector<std::pair<std::string, std::optional<std::string>>>;
+
+// Sets variables, and brings the old values back.
 class Environment {
  public:
-  using Value = std::optional<std::string>;
-  explicit Environment(const std::vector<std::pair<std::string, Value>>& variables);
+  explicit Environment(const Variables& variables);
   ~Environment();
   Environment(const Environment&) = delete;
   Environment& operator=(const Environment&) = delete;
 
  private:
-  std::vector<std::pair<std::string, Value>> before_;
+  Variables before_;
 };
 
 // Collects the log from here on.
