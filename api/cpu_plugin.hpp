@@ -12,6 +12,9 @@ struct CpuPlugin {
   const char* build_id;    // must equal the library's: both come from one build
   const Family* family;
   Backend* backend;
+  // The rate of multiply-adds on registers alone, in 10^9 floating-point operations a second, that this many
+  // threads reach together: what a kernel's speed is a fraction of. Takes about `milliseconds`.
+  double (*fma_peak_gflops)(int threads, double milliseconds);
 };
 
 // What the plugin borrows from the library: its copy of the log does not know the user's callback.

@@ -1,28 +1,202 @@
 #include "generator/cpu/family_cpu.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "core/error.hpp"
+#include "core/mask.hpp"
 #include "generator/cpu/forward_ir.hpp"
+
 namespace flashwright {
 namespace {
+
+// What a narrow tile of rows is widened to in registers: with few query vectors more keys and dims have
+// to share one, so that enough multiply-adds are independent of each other.
+struct RegisterTile {
+  int query_vectors, key_block, dim_block, tile_kv, unroll;
+};
+
+// Register tiles without spills, from the widest to the narrowest, by number of vector registers.
+const std::vector<RegisterTile>& register_tiles(const ArchInfo& arch) {
+  static const std::vector<RegisterTile> wide = {
+      {4, 4, 4, 64, 4}, {2, 8, 8, 64, 4}, {1, 8, 8, 128, 4}};
+  static const std::vector<RegisterTile> narrow = {
+      {3, 3, 2, 96, 2}, {2, 4, 4, 64, 2}, {1, 8, 8, 128, 2}};
+  return arch.vector_registers >= 32 ? wide : narrow;
+}
+
+// Rows that one key head has to serve: what a tile can be filled with.
+std::int64_t rows_of(const Problem& problem, const Shape& shape) {
+  const std::int64_t group =
+      shape.heads_kv > 0 && !info(problem.mask).lists ? shape.heads_q / shape.heads_kv : 1;
+  return std::max<std::int64_t>(1, group) * shape.seq_q;
+}
+
+Schedule schedule_of(const Problem& problem, const RegisterTile& tile) {
+  Schedule schedule;
+  schedule.tile_q = tile.query_vectors * arch_info(problem.target).vector_bytes / 4;
+  schedule.tile_kv = tile.tile_kv;
+  schedule.key_block = tile.key_block;
+  schedule.dim_block = tile.dim_block;
+  schedule.unroll = tile.unroll;
+  return schedule;
+}
+
+// Fills in the knobs that a pinned schedule leaves open.
+Schedule completed(const Problem& problem, const Schedule& given) {
+  const ArchInfo& arch = arch_info(problem.target);
+  const std::vector<RegisterTile>& tiles = register_tiles(arch);
+  RegisterTile tile = tiles.front();
+  for (const RegisterTile& other : tiles)
+    if (given.tile_q == other.query_vectors * arch.vector_bytes / 4) tile = other;
+  const Schedule filler = schedule_of(problem, tile);
+  Schedule out = given;
+  for (const Knob& knob : knobs())
+    if (out.*knob.value == 0) out.*knob.value = filler.*knob.value;
+  return out;
+}
+
+std::string wrong_knob(const char* name, int value, const std::string& allowed) {
+  return fmt::format("{} is {}; allowed: {}", name, value, allowed);
+}
+
+// Rules on single knobs.
+std::string knob_fault(const Problem& problem, const Schedule& s) {
+  const int lanes = arch_info(problem.target).vector_bytes / 4;
+  for (const Knob& knob : knobs())
+    if (s.*knob.value < 0) return wrong_knob(knob.name, s.*knob.value, "no negative number");
+  if (s.warps != 0 || s.q_in_registers != 0 || s.blocks_per_sm != 0)
+    return "warps, q_in_registers and blocks_per_sm are knobs of GPU kernels";
+  constexpr int kMostVectors = 8, kMostKeys = 1024, kMostRows = 16, kMostTurns = 8, kKeyUnit = 32;
+  if (s.tile_q % lanes != 0 || s.tile_q < lanes || s.tile_q > kMostVectors * lanes)
+    return wrong_knob("tile_q", s.tile_q,
+                      fmt::format("multiples of {} up to {}", lanes, kMostVectors * lanes));
+  if (s.tile_kv % kKeyUnit != 0 || s.tile_kv < kKeyUnit || s.tile_kv > kMostKeys)
+    return wrong_knob("tile_kv", s.tile_kv,
+                      fmt::format("multiples of {} up to {}", kKeyUnit, kMostKeys));
+  if (s.key_block < 1 || s.key_block > kMostRows || s.tile_kv % s.key_block != 0)
+    return wrong_knob("key_block", s.key_block,
+                      fmt::format("divisors of tile_kv = {} up to {}", s.tile_kv, kMostRows));
+  const Tiling tiling(problem, s);
+  const int dims = tiling.staged ? tiling.panel : problem.head_dim_v;
+  if (s.dim_block < 1 || s.dim_block > kMostRows || dims % s.dim_block != 0)
+    return wrong_knob("dim_block", s.dim_block,
+                      fmt::format("divisors of {} up to {}", dims, kMostRows));
+  if (s.unroll < 1 || s.unroll > kMostTurns || (s.unroll & (s.unroll - 1)) != 0)
+    return wrong_knob("unroll", s.unroll, "1, 2, 4, 8");
+  if (s.stages > 1) return wrong_knob("stages", s.stages, "0 (read in place), 1 (copy to scratch)");
+  if (s.stages == 1 && problem.dtype != DType::fp32)
+    return wrong_knob("stages", s.stages, "0, as tiles of 16 bits are always copied to scratch");
+  return {};
+}
+
+// Rules on what the knobs take together.
+std::string budget_fault(const Tiling& t, const DeviceInfo& device) {
+  if (t.live_registers() > t.registers)
+    return fmt::format(
+        "register budget: {} x {} accumulators and their operands take {} vector registers "
+        "of {}",
+        std::max(t.key_block, t.dim_block), t.query_vectors, t.live_registers(), t.registers);
+  const std::int64_t weights = std::int64_t{4} * t.tile_kv * t.tile_q;
+  if (device.l1_bytes > 0 && weights > 2 * device.l1_bytes)
+    return fmt::format("L1: the weights of a tile take {} bytes; allowed: twice the cache of {}",
+                       weights, device.l1_bytes);
+  if (device.l2_bytes > 0 && t.scratch_bytes > device.l2_bytes)
+    return fmt::format("L2: scratch takes {} bytes of a cache of {}", t.scratch_bytes,
+                       device.l2_bytes);
+  return {};
+}
+
 class CpuFamily : public Family {
  public:
   std::string name() const override { return "cpu"; }
-  std::vector<std::string> reasons_against(const Problem&) const override { return {}; }
-  std::vector<Candidate> space(const Problem&, const DeviceInfo&, const Shape&) const override {
-    return {};
+
+  std::vector<std::string> reasons_against(const Problem& problem) const override {
+    std::vector<std::string> reasons;
+    if (problem.target.backend != BackendKind::cpu) {
+      reasons.push_back(fmt::format("target {} is no CPU", to_string(problem.target)));
+      return reasons;
+    }
+    if (problem.algorithm == Algorithm::unfused) {
+      if (info(problem.mask).lists)
+        reasons.push_back(
+            "the unfused computation knows no block lists; allowed masks: none, causal, window");
+      if (problem.dropout) reasons.push_back("the unfused computation knows no dropout");
+    }
+    return reasons;
   }
-  Candidate consider(const Problem&, const DeviceInfo&, const Shape&,
-                     const Schedule& s) const override {
-    return {s, {}, ""};
+
+  std::vector<Candidate> space(const Problem& problem, const DeviceInfo& device,
+                               const Shape& shape) const override {
+    const int lanes = arch_info(problem.target).vector_bytes / 4;
+    std::vector<Candidate> all;
+    Schedule s;
+    for (const int vectors : {1, 2, 3, 4, 6})
+      for (const int keys : {32, 64, 96, 128, 256})
+        for (const int key_block : {2, 3, 4, 6, 8, 12})
+          for (const int dim_block : {2, 4, 8})
+            for (const int unroll : {2, 4})
+              for (const int stages : {0, 1}) {
+                if (stages == 1 && problem.dtype != DType::fp32) continue;
+                // Other pairs lose on one product what they gain on the other.
+                if (key_block > 2 * dim_block || dim_block > 2 * key_block) continue;
+                s.tile_q = vectors * lanes;
+                s.tile_kv = keys;
+                s.key_block = key_block;
+                s.dim_block = dim_block;
+                s.unroll = unroll;
+                s.stages = stages;
+                all.push_back(consider(problem, device, shape, s));
+              }
+    return all;
   }
-  Schedule default_schedule(const Problem&, const DeviceInfo&, const Shape&) const override {
-    return {};
+
+  Candidate consider(const Problem& problem, const DeviceInfo& device, const Shape& shape,
+                     const Schedule& schedule) const override {
+    Candidate candidate;
+    candidate.schedule = completed(problem, schedule);
+    candidate.rejected = knob_fault(problem, candidate.schedule);
+    if (!candidate.rejected.empty()) return candidate;
+    const Tiling tiling(problem, candidate.schedule);
+    candidate.rejected = budget_fault(tiling, device);
+    candidate.estimate.smem_bytes = tiling.scratch_bytes;
+    candidate.estimate.registers = tiling.live_registers();
+    candidate.estimate.time_us = model_time_us(problem, device, shape, tiling);
+    return candidate;
   }
-  Source emit(const Problem& p, const Schedule& s) const override {
-    return p.algorithm == Algorithm::unfused ? emit_unfused(p, s) : emit_tiled(p, s);
+
+  Schedule default_schedule(const Problem& problem, const DeviceInfo& device,
+                            const Shape& shape) const override {
+    const std::vector<RegisterTile>& tiles = register_tiles(arch_info(problem.target));
+    const std::int64_t rows = rows_of(problem, shape);
+    Schedule best = schedule_of(problem, tiles.front());
+    for (const RegisterTile& tile : tiles)
+      if (const Schedule s = schedule_of(problem, tile); rows <= s.tile_q) best = s;
+    // Small caches: fewer keys at a time first, then fewer rows.
+    const auto fits = [&](const Schedule& s) {
+      return knob_fault(problem, s).empty() && budget_fault(Tiling(problem, s), device).empty();
+    };
+    while (!fits(best) && best.tile_kv > 32) best.tile_kv = best.tile_kv > 96 ? 64 : 32;
+    return best;
+  }
+
+  Source emit(const Problem& problem, const Schedule& given) const override {
+    const Schedule schedule = completed(problem, given);
+    const std::string fault = knob_fault(problem, schedule);
+    if (!fault.empty())
+      throw Error(Status::bad_argument, fmt::format("schedule {}: {}", to_string(schedule), fault));
+    return problem.algorithm == Algorithm::unfused ? emit_unfused(problem, schedule)
+                                                   : emit_tiled(problem, schedule);
   }
 };
+
 }  // namespace
+
 const Family& cpu_family() {
-  static const CpuFamily f;
-  return f;
+  static const CpuFamily* const family = new CpuFamily;
+  return *family;
 }
+
 }  // namespace flashwright

@@ -140,31 +140,9 @@ class ForwardKernel {
     });
   }
 
-  // One tile of keys. Whole tiles of fp32 are read where they lie unless the schedule stages them.
   void tile(V first, V count, const Test& test) {
-    const V whole = equal(count, ir.i64(t.tile_kv)).named("whole");
     const V steps = divide_unsigned(count + (t.key_step() - 1), ir.i64(t.key_step()));
     const V padded = (steps * t.key_step()).named("padded.count");
-    TileRows keys = tile_rows(Param::k, Param::k_batch_stride, first);
-    TileRows values = tile_rows(Param::v, Param::v_batch_stride, first);
-    const auto stage = [&] {
-      stage_rows(k, "k", keys, k.buffer(t.at.k), t.head_dim, count, padded);
-      stage_rows(k, "v", values, k.buffer(t.at.v), t.head_dim_v, count, padded);
-    };
-    const TileRows staged_keys{k.buffer(t.at.k), ir.i64(t.head_dim)};
-    const TileRows staged_values{k.buffer(t.at.v), ir.i64(t.head_dim_v)};
-    if (t.staged) {
-      stage();
-      keys = staged_keys;
-      values = staged_values;
-    } else {
-      ir.when("stage", negate_bit(whole), stage);
-      keys = {select(whole, keys.base, staged_keys.base).named("k.base"),
-              select(whole, keys.stride, staged_keys.stride).named("k.stride")};
-      values = {select(whole, values.base, staged_values.base).named("v.base"),
-                select(whole, values.stride, staged_values.stride).named("v.stride")};
-    }
-
     ir.phase("scores",
              "Scores, transposed: (key, row) = sum over dims of k * q. Maxima on the way.");
     k.each_vector("max.start", [&](V column) {
@@ -172,7 +150,8 @@ class ForwardKernel {
       k.store_floats(old, ir.element(k.buffer(t.at.tile_max), Kind::f32, column));
     });
     const V scores = k.buffer(t.at.scores);
-    multiply_keys(k, keys, scores, padded, true);
+    multiply_keys(k, tile_rows(Param::k, Param::k_batch_stride, first), scores, count, padded,
+                  true);
     const V padding = less(count, padded).named("has.padding");
     ir.when("hide", test.needed | padding, [&] {
       if (test.bits) {
@@ -184,18 +163,13 @@ class ForwardKernel {
     });
     ir.phase("weights", "Weights 2^(score - max) in place of the scores, and what they sum to.");
     if (k.problem.dropout) {
-      // Padding takes part in no sum, but the product below reads it.
-      ir.loop("clear.padding", count, padded, 1, [&](V key) {
-        for (int n = 0; n < t.query_vectors; ++n)
-          k.store_floats(k.all(0), k.at(scores, key, n * t.lanes));
-      });
       softmax_tile_with_dropout(k, dropout_, first, count);
     } else {
       softmax_rows(k, scores, padded);
     }
     ir.phase("outputs",
              "Outputs, transposed: (dim, row) = alpha * itself + sum over keys of v * weight.");
-    multiply_values(k, values, scores, padded, true);
+    multiply_values(k, tile_rows(Param::v, Param::v_batch_stride, first), scores, count, true);
   }
 
   TileRows tile_rows(Param base, Param strides, V first) {

@@ -79,11 +79,10 @@ void store_outputs(Kernel& k);  // divides by the row sums, transposes, converts
 void store_lse(Kernel& k, const TaskRows& rows);
 
 // --- tile.cpp: the products and the softmax of one tile of keys
-// Copies `count` rows as fp32 and clears the rows up to `padded`.
-void stage_rows(Kernel& k, const char* name, const TileRows& from, ir::V to, int dims, ir::V count,
-                ir::V padded);
-// Scores of `keys` keys (a multiple of the key block), and the running maximum of each query if asked.
-void multiply_keys(Kernel& k, const TileRows& keys, ir::V scores, ir::V count, bool track_max);
+// Scores of `count` keys; up to `padded`, a multiple of the key step, further scores are written that mean
+// nothing. Follows the maximum of each query if asked.
+void multiply_keys(Kernel& k, const TileRows& keys, ir::V scores, ir::V count, ir::V padded,
+                   bool track_max);
 struct Dropout {
   ir::V key, threshold;  // i64, i32
 };

@@ -62,49 +62,106 @@ void end_softmax(Kernel& k, V column, V sum) {
   k.store_floats(sum, k.ir.element(k.buffer(k.tiling.at.row_sum), Kind::f32, column));
 }
 
-}  // namespace
-
-void stage_rows(Kernel& k, const char* name, const TileRows& from, V to, int dims, V count,
-                V padded) {
-  Builder& ir = k.ir;
-  const int lanes = k.tiling.lanes;
+// Copies `parts` vectors' worth of elements as fp32.
+void copy_as_floats(Kernel& k, V from, V to, int dims) {
   const Kind kind = storage(k.problem.dtype);
-  const auto each_part = [&](const std::function<void(int, int)>& body) {
-    for (int column = 0; column < dims; column += lanes)
-      body(column, std::min(lanes, dims - column));
+  for (int column = 0; column < dims; column += k.tiling.lanes) {
+    const int part = std::min(k.tiling.lanes, dims - column);
+    const V source = k.ir.offset(from, std::int64_t{column} * bytes_of(kind));
+    const V values = load_elements(k.ir, source, k.problem.dtype, part);
+    k.ir.store(values, k.ir.offset(to, std::int64_t{column} * 4), 4);
+  }
+}
+
+// The rows of one block of keys as fp32: where they lie, or copied to scratch, which then stays in the
+// nearest cache. Rows past the end repeat the last one; their scores are hidden afterwards.
+Values key_rows(Kernel& k, const TileRows& keys, V key, V count) {
+  Builder& ir = k.ir;
+  const Tiling& t = k.tiling;
+  Values rows, staged;
+  for (int j = 0; j < t.key_block; ++j) {
+    const V index = smaller(key + j, count - 1).named("key", j);
+    rows.push_back(
+        ir.element(keys.base, storage(k.problem.dtype), index * keys.stride).named("k.row", j));
+    staged.push_back(ir.offset(k.buffer(t.at.k), std::int64_t{j} * t.head_dim * 4));
+  }
+  if (!t.staged) return rows;
+  const auto copy = [&](V column, int dims) {
+    for (std::size_t j = 0; j < rows.size(); ++j)
+      copy_as_floats(k, ir.element(rows[j], storage(k.problem.dtype), column),
+                     ir.element(staged[j], Kind::f32, column), dims);
   };
-  const std::string text(name);
-  ir.loop("stage." + text, ir.i64(0), count, 1, [&](V j) {
-    const V source = ir.element(from.base, kind, j * from.stride).named(text + ".row");
-    const V target = ir.element(to, Kind::f32, j * dims).named(text + ".staged");
-    each_part([&](int column, int part) {
-      const V values = load_elements(ir, ir.offset(source, std::int64_t{column} * bytes_of(kind)),
-                                     k.problem.dtype, part);
-      ir.store(values, ir.offset(target, std::int64_t{column} * 4), 32);
-    });
-  });
-  ir.loop("stage." + text + ".rest", count, padded, 1, [&](V j) {
-    const V target = ir.element(to, Kind::f32, j * dims);
-    each_part([&](int column, int part) {
-      ir.store(ir.number(Type{Kind::f32, part}, 0.0), ir.offset(target, std::int64_t{column} * 4),
-               32);
-    });
+  const int whole = t.head_dim / t.lanes * t.lanes;
+  if (whole > 0)
+    ir.loop("stage.k", ir.i64(0), ir.i64(whole), t.lanes, [&](V column) { copy(column, t.lanes); });
+  if (whole < t.head_dim) copy(ir.i64(whole), t.head_dim - whole);
+  return staged;
+}
+
+// Copies `panel` columns of the tile's values to scratch as fp32, rows next to each other.
+void stage_panel(Kernel& k, const TileRows& values, V first_dim, V count) {
+  Builder& ir = k.ir;
+  const V panel = ir.element(values.base, storage(k.problem.dtype), first_dim).named("v.panel");
+  ir.loop("stage.v", ir.i64(0), count, 1, [&](V key) {
+    copy_as_floats(k, ir.element(panel, storage(k.problem.dtype), key * values.stride),
+                   ir.element(k.buffer(k.tiling.at.v), Kind::f32, key * k.tiling.panel),
+                   k.tiling.panel);
   });
 }
 
-void multiply_keys(Kernel& k, const TileRows& keys, V scores, V count, bool track_max) {
+// Adds the product with one block of dims to the outputs.
+void add_dim_block(Kernel& k, const TileRows& block, V scores, V dim, V count, bool rescale) {
   Builder& ir = k.ir;
   const Tiling& t = k.tiling;
   const int columns = t.query_vectors;
-  ir.loop("key.block", ir.i64(0), count, t.key_block, [&](V key) {
-    Values rows;
-    for (int j = 0; j < t.key_block; ++j)
-      rows.push_back(ir.element(j == 0 ? keys.base : rows.back(), Kind::f32,
-                                j == 0 ? key * keys.stride : keys.stride)
-                         .named("k.row", j));
+  const V out = k.buffer(t.at.out);
+  Values sums;
+  for (int i = 0; i < t.dim_block; ++i)
+    for (int n = 0; n < columns; ++n) {
+      V start = k.load_floats(k.at(out, dim, i * t.tile_q + n * t.lanes)).named("o");
+      if (rescale) {
+        const V alpha = k.load_floats(ir.offset(k.buffer(t.at.alpha), n * t.lanes * 4));
+        start = (start * alpha).named("o.rescaled");
+      }
+      sums.push_back(start);
+    }
+  const auto steps = [&](int unroll) {
+    return [&, unroll](V key, const Values& carried) {
+      Values now = carried;
+      V row = ir.element(block.base, Kind::f32, key * block.stride).named("v.row");
+      for (int u = 0; u < unroll; ++u) {
+        if (u > 0) row = ir.element(row, Kind::f32, block.stride).named("v.row");
+        Values vectors, elements;
+        for (int n = 0; n < columns; ++n)
+          vectors.push_back(
+              k.load_floats(k.at(scores, key, u * t.tile_q + n * t.lanes)).named("p", n));
+        for (int i = 0; i < t.dim_block; ++i)
+          elements.push_back(ir.load({Kind::f32}, ir.offset(row, i * 4), 4).named("v"));
+        accumulate(k, now, elements, vectors);
+      }
+      return now;
+    };
+  };
+  const V whole = count & -t.unroll;
+  sums = ir.loop("pv", ir.i64(0), whole, t.unroll, accumulators(sums), steps(t.unroll));
+  if (t.unroll > 1) sums = ir.loop("pv.rest", whole, count, 1, accumulators(sums), steps(1));
+  for (int i = 0; i < t.dim_block; ++i)
+    for (int n = 0; n < columns; ++n)
+      k.store_floats(sums[static_cast<std::size_t>(i * columns + n)],
+                     k.at(out, dim, i * t.tile_q + n * t.lanes));
+}
+
+}  // namespace
+
+void multiply_keys(Kernel& k, const TileRows& keys, V scores, V count, V padded, bool track_max) {
+  Builder& ir = k.ir;
+  const Tiling& t = k.tiling;
+  const int columns = t.query_vectors;
+  ir.loop("key.block", ir.i64(0), padded, t.key_block, [&](V key) {
+    const Values rows = key_rows(k, keys, key, count);
     const Values zeros(static_cast<std::size_t>(t.key_block * columns), k.all(0));
     const V queries = k.buffer(t.at.q);
-    Values sums = ir.loop(
+    const Values sums = ir.loop(
         "qk", ir.i64(0), ir.i64(t.head_dim), t.unroll, accumulators(zeros),
         [&](V dim, const Values& carried) {
           Values now = carried;
@@ -201,39 +258,20 @@ void softmax_tile_with_dropout(Kernel& k, const Dropout& dropout, V first_key, V
 void multiply_values(Kernel& k, const TileRows& values, V scores, V count, bool rescale) {
   Builder& ir = k.ir;
   const Tiling& t = k.tiling;
-  const int columns = t.query_vectors;
-  ir.loop("dim.block", ir.i64(0), ir.i64(t.head_dim_v), t.dim_block, [&](V dim) {
-    const V out = k.buffer(t.at.out);
-    Values starts;
-    for (int i = 0; i < t.dim_block; ++i)
-      for (int n = 0; n < columns; ++n) {
-        V start = k.load_floats(k.at(out, dim, i * t.tile_q + n * t.lanes)).named("o");
-        if (rescale)
-          start = (start * k.load_floats(ir.offset(k.buffer(t.at.alpha), n * t.lanes * 4)))
-                      .named("o.rescaled");
-        starts.push_back(start);
-      }
-    const V block = ir.element(values.base, Kind::f32, dim).named("v.block");
-    const Values sums = ir.loop(
-        "pv", ir.i64(0), count, t.unroll, accumulators(starts), [&](V key, const Values& carried) {
-          Values now = carried;
-          V row = ir.element(block, Kind::f32, key * values.stride).named("v.row");
-          for (int u = 0; u < t.unroll; ++u) {
-            if (u > 0) row = ir.element(row, Kind::f32, values.stride).named("v.row");
-            Values vectors, elements;
-            for (int n = 0; n < columns; ++n)
-              vectors.push_back(
-                  k.load_floats(k.at(scores, key, u * t.tile_q + n * t.lanes)).named("p", n));
-            for (int i = 0; i < t.dim_block; ++i)
-              elements.push_back(ir.load({Kind::f32}, ir.offset(row, i * 4), 4).named("v"));
-            accumulate(k, now, elements, vectors);
-          }
-          return now;
-        });
-    for (int i = 0; i < t.dim_block; ++i)
-      for (int n = 0; n < columns; ++n)
-        k.store_floats(sums[static_cast<std::size_t>(i * columns + n)],
-                       k.at(out, dim, i * t.tile_q + n * t.lanes));
+  if (!t.staged) {
+    ir.loop("dim.block", ir.i64(0), ir.i64(t.head_dim_v), t.dim_block, [&](V dim) {
+      const TileRows block{ir.element(values.base, Kind::f32, dim).named("v.block"), values.stride};
+      add_dim_block(k, block, scores, dim, count, rescale);
+    });
+    return;
+  }
+  ir.loop("dim.panel", ir.i64(0), ir.i64(t.head_dim_v), t.panel, [&](V first) {
+    stage_panel(k, values, first, count);
+    ir.loop("dim.block", ir.i64(0), ir.i64(t.panel), t.dim_block, [&](V dim) {
+      const TileRows block{ir.element(k.buffer(t.at.v), Kind::f32, dim).named("v.block"),
+                           ir.i64(t.panel)};
+      add_dim_block(k, block, scores, first + dim, count, rescale);
+    });
   });
 }
 

@@ -1,7 +1,5 @@
 #include "generator/cpu/tiling.hpp"
 
-#include <numeric>
-
 namespace flashwright {
 
 Tiling::Tiling(const Problem& problem, const Schedule& schedule)
@@ -16,7 +14,8 @@ Tiling::Tiling(const Problem& problem, const Schedule& schedule)
       key_block(schedule.key_block),
       dim_block(schedule.dim_block),
       unroll(schedule.unroll),
-      staged(problem.dtype != DType::fp32 || schedule.stages != 0) {
+      staged(problem.dtype != DType::fp32 || schedule.stages != 0),
+      panel(problem.head_dim_v % 16 == 0 ? 16 : 8) {
   const auto take = [this](int bytes) {
     const int start = scratch_bytes;
     scratch_bytes += (bytes + 63) / 64 * 64;
@@ -30,8 +29,8 @@ Tiling::Tiling(const Problem& problem, const Schedule& schedule)
   at.row_sum = take(tile_q * kFloat);
   at.tile_max = take(tile_q * kFloat);
   at.alpha = take(tile_q * kFloat);
-  at.k = take(tile_kv * head_dim * kFloat);
-  at.v = take(tile_kv * head_dim_v * kFloat);
+  at.k = take(key_block * head_dim * kFloat);
+  at.v = take(tile_kv * panel * kFloat);
   at.q_rows = take(tile_q * kAddress);
   at.o_rows = take(tile_q * kAddress);
   at.lse_offsets = take(tile_q * kAddress);
@@ -41,10 +40,6 @@ Tiling::Tiling(const Problem& problem, const Schedule& schedule)
   at.words = take(tile_q * kWord);
   at.spare_row = take(head_dim_v * kFloat);
   at.control = take(2 * kWord);
-}
-
-int Tiling::key_step() const {
-  return std::lcm(key_block, unroll);
 }
 
 int Tiling::live_registers() const {

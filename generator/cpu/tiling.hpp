@@ -17,10 +17,11 @@ struct Tiling {
   int tile_q, tile_kv;
   int query_vectors;  // tile_q / lanes
   int key_block, dim_block, unroll;
-  bool staged;  // every key and value tile is copied to scratch as fp32 before it is used
+  bool staged;  // keys and values are copied to scratch as fp32, a little at a time
+  int panel;    // head dims of the values that are copied together
 
-  // Keys are counted up to a multiple of this: whole key blocks, whole turns of the unrolled loops.
-  int key_step() const;
+  // Scores are computed and turned to weights for a multiple of this many keys.
+  int key_step() const { return key_block; }
   // Vector registers that the two inner loops hold at once.
   int live_registers() const;
 

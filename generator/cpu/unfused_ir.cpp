@@ -62,9 +62,8 @@ class UnfusedKernel {
     const KeyRange range = key_range(k, rows_);
     each_tile([&](V first, V count, V padded) {
       const V scores = k.at(slab_, first, 0);
-      multiply_keys(
-          k, tile_rows(Param::k, Param::k_batch_stride, t.at.k, t.head_dim, first, count, padded),
-          scores, padded, false);
+      multiply_keys(k, tile_rows(Param::k, Param::k_batch_stride, first), scores, count, padded,
+                    false);
       const V inside =
           less_equal(range.full_begin, first) & less_equal(first + count, range.full_end);
       ir.when("hide", negate_bit(inside) | less(count, padded),
@@ -97,10 +96,9 @@ class UnfusedKernel {
     begin();
     fill_row_tables(k, rows_, false, true);
     ir.phase("outputs", "Outputs, transposed: sum over all keys of v * weight.");
-    each_tile([&](V first, V count, V padded) {
-      multiply_values(
-          k, tile_rows(Param::v, Param::v_batch_stride, t.at.v, t.head_dim_v, first, count, padded),
-          k.at(slab_, first, 0), padded, false);
+    each_tile([&](V first, V count, V) {
+      multiply_values(k, tile_rows(Param::v, Param::v_batch_stride, first), k.at(slab_, first, 0),
+                      count, false);
     });
     k.each_vector("fetch.sums", [&](V column) {
       const V sum = k.load_floats(ir.element(sums_, Kind::f32, column));
@@ -132,20 +130,9 @@ class UnfusedKernel {
     });
   }
 
-  // The rows of a tile: where they lie when it is a whole tile of fp32, otherwise from scratch.
-  TileRows tile_rows(Param base, Param strides, int buffer, int dims, V first, V count, V padded) {
+  TileRows tile_rows(Param base, Param strides, V first) {
     const V stride = k.param(static_cast<Param>(static_cast<int>(strides) + 1));
-    const TileRows in_place{k.row_of(base, strides, rows_.batch, first, rows_.head_kv), stride};
-    const TileRows staged{k.buffer(buffer), ir.i64(dims)};
-    const auto stage = [&] { stage_rows(k, "tile", in_place, staged.base, dims, count, padded); };
-    if (t.staged) {
-      stage();
-      return staged;
-    }
-    const V whole = equal(count, ir.i64(t.tile_kv)).named("whole");
-    ir.when("stage", negate_bit(whole), stage);
-    return {select(whole, in_place.base, staged.base),
-            select(whole, in_place.stride, staged.stride)};
+    return {k.row_of(base, strides, rows_.batch, first, rows_.head_kv), stride};
   }
 
   Kernel& k;
