@@ -142,16 +142,14 @@ void fill_row_tables(Kernel& k, const TaskRows& rows, bool inputs, bool outputs)
 
 void pack_queries(Kernel& k) {
   Builder& ir = k.ir;
-  ir.phase("pack.queries",
-           "Queries: to fp32, times softmax_scale * log2(e), transposed to (dim, row).");
-  const V scale = splat(k.param(Param::scale_log2), k.tiling.lanes).named("scale");
+  ir.phase("pack.queries", "Queries: to fp32, transposed to (dim, row).");
   k.each_vector("pack.rows", [&](V first_row) {
     each_row_part(k, "pack.dims", k.tiling.head_dim, [&](V column, int dims) {
       const Values columns =
           load_transposed(k, k.buffer(k.tiling.at.q_rows), first_row, column, dims);
       for (int i = 0; i < dims; ++i) {
         const V to = ir.element(k.at(k.buffer(k.tiling.at.q), column + i, 0), Kind::f32, first_row);
-        k.store_floats((columns[static_cast<std::size_t>(i)] * scale).named("q.scaled"), to);
+        k.store_floats(columns[static_cast<std::size_t>(i)], to);
       }
     });
   });

@@ -77,18 +77,24 @@ double cgroup_quota() {
     const double quota = quota_of(folder);
     if (quota > 0 && (tightest < 0 || quota < tightest)) tightest = quota;
   };
+  // Lines read "0::/path" (version 2) or "4:cpu,cpuacct:/path" (version 1).
   std::ifstream groups("/proc/self/cgroup");
   for (std::string line; std::getline(groups, line);) {
-    const std::size_t path_at = line.rfind(':');
-    const std::size_t kind_at = line.find(':');
-    if (path_at == std::string::npos || kind_at == path_at) continue;
-    const std::string kinds = "," + line.substr(kind_at + 1, path_at - kind_at - 1) + ",";
-    const bool v2 = kinds == ",,";
-    if (!v2 && kinds.find(",cpu,") == std::string::npos) continue;
+    const std::size_t kinds_at = line.find(':') + 1;
+    const std::size_t path_at = line.find(':', kinds_at);
+    if (kinds_at == 0 || path_at == std::string::npos) continue;
+    std::istringstream kinds(line.substr(kinds_at, path_at - kinds_at));
+    const bool v2 = path_at == kinds_at;
+    bool counts = v2;
+    for (std::string kind; std::getline(kinds, kind, ',');) counts = counts || kind == "cpu";
+    if (!counts) continue;
     const std::string root = v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpu";
-    for (std::string path = line.substr(path_at + 1);; path.erase(path.rfind('/'))) {
-      tighten(root + (path == "/" ? "" : path));
-      if (path.find('/') == std::string::npos || path.empty()) break;
+    std::string path = line.substr(path_at + 1);
+    if (path == "/") path.clear();
+    tighten(root);
+    while (path.size() > 1 && path[0] == '/') {
+      tighten(root + path);
+      path.erase(path.rfind('/'));
     }
   }
   return tightest;
