@@ -14,8 +14,8 @@ std::string_view view(const Digest& digest) {
 }
 
 Digest digest_of(const ArtifactRow& row) {
-  return sha256_of({"fw.artifact.v1", view(row.key), view(row.base), row.about,
-                    view(sha256(row.bytes))});
+  return sha256_of(
+      {"fw.artifact.v1", view(row.key), view(row.base), row.about, view(sha256(row.bytes))});
 }
 
 struct ResourceField {
@@ -47,23 +47,26 @@ Target target_of(const std::string& text) {
 
 ArtifactRow make_row(const Digest& key, const Digest& base, const Binary& binary,
                      const std::string& label, std::int64_t created) {
-  json about = {{"kind", to_string(binary.kind)}, {"target", to_string(binary.target)},
-                {"toolchain", binary.toolchain},  {"label", label},
-                {"log", binary.log},              {"compile_ms", binary.compile_ms},
+  json about = {{"kind", to_string(binary.kind)},
+                {"target", to_string(binary.target)},
+                {"toolchain", binary.toolchain},
+                {"label", label},
+                {"log", binary.log},
+                {"compile_ms", binary.compile_ms},
                 {"created", created}};
-  for (const ResourceField& field : kResources)
-    about[field.name] = binary.resources.*field.value;
+  for (const ResourceField& field : kResources) about[field.name] = binary.resources.*field.value;
   ArtifactRow row;
   row.key = key;
   row.base = base;
-  // A compiler's log may hold bytes that are not UTF-8.
-  row.about = about.dump(-1, ' ', false, json::error_handler_t::replace);
+  row.about = to_line(about);
   row.bytes = binary.bytes;
   row.digest = digest_of(row);
   return row;
 }
 
-bool intact(const ArtifactRow& row) { return row.digest == digest_of(row); }
+bool intact(const ArtifactRow& row) {
+  return row.digest == digest_of(row);
+}
 
 std::optional<ArtifactInfo> info_of(const Digest& key, const std::string& about) {
   const std::optional<json> text = parse_json(about);
@@ -94,8 +97,7 @@ std::optional<Binary> binary_of(ArtifactRow&& row) {
   binary.log = text_field(*text, "log").value_or("");
   binary.bytes = std::move(row.bytes);
   for (const ResourceField& field : kResources)
-    binary.resources.*field.value =
-        static_cast<int>(integer_field(*text, field.name).value_or(0));
+    binary.resources.*field.value = static_cast<int>(integer_field(*text, field.name).value_or(0));
   return binary;
 }
 

@@ -14,7 +14,7 @@ namespace flashwright {
 
 struct ArtifactInfo {
   Digest key{};
-  std::string label;          // what it is: problem, schedule, target
+  std::string label;  // what it is: problem, schedule, target
   Binary::Kind kind{};
   Target target;
   std::string toolchain;
@@ -26,7 +26,7 @@ struct ArtifactInfo {
 
 struct ArtifactRow {
   Digest key{};
-  Digest base{};              // the key without toolchain
+  Digest base{};  // the key without toolchain
   Digest digest{};
   std::string about;
   std::string bytes;

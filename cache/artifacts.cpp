@@ -44,7 +44,9 @@ std::int64_t now_seconds() {
       .count();
 }
 
-std::int64_t today() { return now_seconds() / 86400; }
+std::int64_t today() {
+  return now_seconds() / 86400;
+}
 
 // Reads the columns key, base, digest, used_day, about, bytes.
 std::optional<ArtifactRow> read_row(const Query& query) {
@@ -73,8 +75,8 @@ std::int64_t evict_some(Connection& connection, std::int64_t limit) {
   }
   std::vector<std::int64_t> ids;
   {
-    Query oldest = connection.query(
-        "SELECT id, length(bytes) FROM artifact ORDER BY used_day, id LIMIT 64");
+    Query oldest =
+        connection.query("SELECT id, length(bytes) FROM artifact ORDER BY used_day, id LIMIT 64");
     while (excess > 0 && oldest.step()) {
       ids.push_back(oldest.integer(0));
       excess -= oldest.integer(1);
@@ -92,7 +94,8 @@ std::int64_t default_limit(const std::string& path) {
   if (error == std::errc{} && end == text.data() + text.size() && value > 0) return value;
   if (!text.empty())
     log(LogLevel::warn, fmt::format("FLASHWRIGHT_MAX_BYTES is '{}'; it is ignored, since it is not "
-                                    "a number of bytes above 0", text));
+                                    "a number of bytes above 0",
+                                    text));
   struct statvfs about {};
   if (path.empty() || statvfs(path.c_str(), &about) != 0) return kLargestStore;
   const double total = static_cast<double>(about.f_blocks) * static_cast<double>(about.f_frsize);
@@ -154,7 +157,8 @@ std::optional<Binary> ArtifactStore::take(std::optional<ArtifactRow> row) {
 void ArtifactStore::drop(const ArtifactRow& row) {
   log(bad_++ == 0 ? LogLevel::warn : LogLevel::debug,
       fmt::format("kernel store: entry {:.12} does not match its digest; it is dropped, and made "
-                  "again when needed", to_hex(row.key)));
+                  "again when needed",
+                  to_hex(row.key)));
   database_->write_all([&row](Connection& connection) {
     connection.query("DELETE FROM artifact WHERE key = ?").bind(row.key).run();
     return true;
@@ -183,14 +187,16 @@ void ArtifactStore::insert(const std::vector<ArtifactRow>& rows, bool compiled) 
   database_->write([&](Connection& connection) {
     for (const ArtifactRow& row : rows)
       connection
-          .query("INSERT OR REPLACE INTO artifact(key, base, digest, used_day, about, bytes) "
-                 "VALUES(?, ?, ?, ?, ?, ?)")
+          .query(
+              "INSERT OR REPLACE INTO artifact(key, base, digest, used_day, about, bytes) "
+              "VALUES(?, ?, ?, ?, ?, ?)")
           .bind(row.key, row.base, row.digest, day, row.about, Blob{row.bytes})
           .run();
     if (compiled)
       connection
-          .query("INSERT INTO counter(name, value) VALUES('puts', 1) "
-                 "ON CONFLICT(name) DO UPDATE SET value = value + 1")
+          .query(
+              "INSERT INTO counter(name, value) VALUES('puts', 1) "
+              "ON CONFLICT(name) DO UPDATE SET value = value + 1")
           .run();
     write_touched(connection);
     used = used_bytes(connection);
@@ -265,7 +271,9 @@ std::vector<ArtifactInfo> ArtifactStore::find(std::string_view hex_prefix) {
   return all;
 }
 
-std::vector<ArtifactInfo> ArtifactStore::list() { return find(""); }
+std::vector<ArtifactInfo> ArtifactStore::list() {
+  return find("");
+}
 
 std::vector<Digest> ArtifactStore::keys() {
   std::vector<Digest> all;
@@ -330,7 +338,9 @@ ArtifactCounters ArtifactStore::counters() const {
   return {hits_, misses_, puts_, bad_, evicted_};
 }
 
-StoreStatus ArtifactStore::status() { return database_->status(); }
+StoreStatus ArtifactStore::status() {
+  return database_->status();
+}
 
 std::int64_t ArtifactStore::export_lines(std::ostream& out) {
   std::int64_t count = 0;
@@ -338,7 +348,7 @@ std::int64_t ArtifactStore::export_lines(std::ostream& out) {
   for (const Digest& key : keys()) {
     const std::optional<ArtifactRow> row = find_row(By::key, key);
     if (!row || !intact(*row)) continue;
-    out << to_record(*row).dump() << '\n';
+    out << to_line(to_record(*row)) << '\n';
     ++count;
   }
   return count;

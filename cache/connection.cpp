@@ -16,7 +16,7 @@
 namespace flashwright {
 namespace {
 
-constexpr int kBusyPolls = 450;           // of 1 to 8 ms: two seconds
+constexpr int kBusyPolls = 450;  // of 1 to 8 ms: two seconds
 constexpr int kOpenAttempts = 5;
 constexpr off_t kSmallestFile = 512;      // SQLite takes a shorter file for an empty database
 constexpr int kLongestValue = 256 << 20;  // bytes of a text or blob
@@ -122,8 +122,7 @@ const char* journal_mode(int sqlite_version, bool local_file_system) {
 
 Connection::Connection(const std::string& path, Access access, const Schema& schema,
                        const char* journal)
-    : in_memory_(path.empty()),
-      database_(open_database(path, access)) {
+    : in_memory_(path.empty()), database_(open_database(path, access)) {
   try {
     configure(schema);
     verify(schema, access);
@@ -144,10 +143,9 @@ Connection::Connection(const std::string& path, Access access, const Schema& sch
 void Connection::configure(const Schema& schema) {
   sqlite3* const handle = database_.getHandle();
   sqlite3_busy_handler(handle, wait_for_lock, nullptr);
-  for (const auto& [option, value] : {std::pair(SQLITE_DBCONFIG_DEFENSIVE, 1),
-                                      std::pair(SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0),
-                                      std::pair(SQLITE_DBCONFIG_ENABLE_TRIGGER, 0),
-                                      std::pair(SQLITE_DBCONFIG_ENABLE_VIEW, 0)})
+  for (const auto& [option, value] :
+       {std::pair(SQLITE_DBCONFIG_DEFENSIVE, 1), std::pair(SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0),
+        std::pair(SQLITE_DBCONFIG_ENABLE_TRIGGER, 0), std::pair(SQLITE_DBCONFIG_ENABLE_VIEW, 0)})
     sqlite3_db_config(handle, option, value, nullptr);
   sqlite3_limit(handle, SQLITE_LIMIT_LENGTH, kLongestValue);
   sqlite3_limit(handle, SQLITE_LIMIT_ATTACHED, 0);
@@ -190,8 +188,8 @@ void Connection::verify(const Schema& schema, Access access) {
 }
 
 void Connection::create(const Schema& schema) {
-  database_.exec(fmt::format("PRAGMA page_size={}; PRAGMA auto_vacuum=INCREMENTAL",
-                             schema.page_bytes));
+  database_.exec(
+      fmt::format("PRAGMA page_size={}; PRAGMA auto_vacuum=INCREMENTAL", schema.page_bytes));
   SQLite::Transaction transaction(database_, SQLite::TransactionBehavior::IMMEDIATE);
   if (number("SELECT count(*) FROM sqlite_schema") != 0) return;  // another process was faster
   for (const std::string& statement : schema.statements) database_.exec(statement);

@@ -17,11 +17,11 @@ namespace flashwright {
 
 // What a database holds. Statements are the exact texts that SQLite keeps, each beginning with CREATE.
 struct Schema {
-  const char* name;             // "kernel store", for messages
-  std::uint32_t application_id; // says in the file's header whose it is
-  int version;                  // of the tables
+  const char* name;              // "kernel store", for messages
+  std::uint32_t application_id;  // says in the file's header whose it is
+  int version;                   // of the tables
   int page_bytes;
-  bool durable;                 // a commit survives the loss of power
+  bool durable;  // a commit survives the loss of power
   std::vector<std::string> statements;
 };
 
@@ -57,11 +57,14 @@ class Query {
   }
 
   bool step() { return statement_.executeStep(); }  // true: on a row
-  void run() { while (step()) {} }                  // for a statement that gives no row of interest
+  void run() {
+    while (step()) {
+    }
+  }  // for a statement that gives no row of interest
 
   std::int64_t integer(int column) const { return statement_.getColumn(column).getInt64(); }
   std::string bytes(int column) const;
-  bool digest(int column, Digest& out) const;       // false when the size is wrong
+  bool digest(int column, Digest& out) const;  // false when the size is wrong
 
  private:
   void bind_one(int index, std::int64_t value) { statement_.bind(index, value); }

@@ -14,20 +14,28 @@
 #include <optional>
 #include <thread>
 
-#include "cache/quarantine.hpp"
-
 namespace flashwright {
 namespace {
 
 constexpr auto kBusyPause = std::chrono::seconds(10);
+constexpr int kAttempts = 3;  // with files that replace damaged ones
+constexpr const char* kHopeless = "it is damaged or replaced again and again";
 
-bool is_damage(int code) { return code == SQLITE_CORRUPT || code == SQLITE_NOTADB; }
+bool is_damage(const SQLite::Exception& error) {
+  return error.getErrorCode() == SQLITE_CORRUPT || error.getErrorCode() == SQLITE_NOTADB;
+}
+
+// Somebody deleted or replaced the file in the middle of the work.
+bool is_replacement(const SQLite::Exception& error) {
+  return error.getExtendedErrorCode() == SQLITE_READONLY_DBMOVED ||
+         error.getExtendedErrorCode() == SQLITE_IOERR_DELETE_NOENT;
+}
 
 // What SQLite and the system have to say. SQLite forgets the errno of a full disk.
 std::string describe(const SQLite::Exception& error, int system_error) {
   const int code = error.getErrorCode();
   if (code == SQLITE_FULL) system_error = ENOSPC;
-  if (system_error == 0 || is_damage(code)) return error.what();
+  if (system_error == 0 || is_damage(error)) return error.what();
   return fmt::format("{} (errno {}: {})", error.what(), system_error, std::strerror(system_error));
 }
 
@@ -86,6 +94,7 @@ class ForkGate {
     for (Database* database : databases_) {
       database->mutex_.lock();
       database->file_.reset();
+      database->names_.close();
     }
   }
   void open() {
@@ -100,8 +109,12 @@ class ForkGate {
 // One public call: holds the mutex, and logs when it has let go of it, since the sink is foreign code.
 class Database::Session {
  public:
-  explicit Session(Database& database) : database_(database) { database_.mutex_.lock(); }
+  explicit Session(Database& database) : database_(database) {
+    database_.mutex_.lock();
+    database_.names_.share();
+  }
   ~Session() {
+    database_.names_.release();
     const auto messages = std::move(database_.messages_);
     database_.messages_.clear();
     database_.mutex_.unlock();
@@ -125,7 +138,9 @@ Database::Database(StoreKind kind, const Schema& schema, std::string directory, 
   ForkGate::instance().add(this);
 }
 
-Database::~Database() { ForkGate::instance().remove(this); }
+Database::~Database() {
+  ForkGate::instance().remove(this);
+}
 
 bool Database::read(const Body& body) {
   const Session session(*this);
@@ -167,7 +182,10 @@ bool Database::in_memory(Access access, const Body& body) {
 Connection* Database::file() {
   if (!readable_ || std::chrono::steady_clock::now() < busy_until_) return nullptr;
   // A child that was made behind the back of the fork handlers leaves the connection alone.
-  if (file_ != nullptr && owner_ != getpid()) static_cast<void>(file_.release());
+  if (file_ != nullptr && owner_ != getpid()) {
+    static_cast<void>(file_.release());
+    names_.close();
+  }
   if (file_ != nullptr && file_->moved()) file_.reset();
   if (file_ == nullptr) open_file();
   return file_.get();
@@ -180,12 +198,17 @@ void Database::open_file() {
     writable_ = false;
     trouble_ = place_.trouble;
   }
-  if (open_once() == Opening::damaged && open_once() == Opening::damaged)
-    stop_reading("it is damaged again after having been replaced");
+  names_.open(std::filesystem::path(place_.path).parent_path());
+  names_.share();
+  for (int attempt = 1; open_once() == Opening::again; ++attempt)
+    if (attempt == kAttempts) return stop_reading(kHopeless);
   if (file_ == nullptr || !rescued_) return;
   const Body rescued = std::move(rescued_);
   rescued_ = nullptr;
-  transact(*file_, Access::write, rescued);
+  try {
+    transact(*file_, Access::write, rescued);
+  } catch (const SQLite::Exception&) {  // the next call meets the same trouble, and tells
+  }
 }
 
 Database::Opening Database::open_once() {
@@ -194,15 +217,16 @@ Database::Opening Database::open_once() {
       journal_.empty() ? journal_mode(sqlite3_libversion_number(), local) : journal_;
   errno = 0;
   try {
-    file_ = std::make_unique<Connection>(place_.path, place_.writable ? Access::write : Access::read,
-                                         schema_, journal.c_str());
+    file_ = std::make_unique<Connection>(
+        place_.path, place_.writable ? Access::write : Access::read, schema_, journal.c_str());
     owner_ = getpid();
   } catch (const NotOurs& other) {
     stop_reading(other.reason + ", and is left alone");
   } catch (const Damaged& damage) {
     return quarantine(damage.reason);
   } catch (const SQLite::Exception& error) {
-    if (is_damage(error.getErrorCode())) return quarantine(error.what());
+    if (is_damage(error)) return quarantine(error.what());
+    if (is_replacement(error)) return Opening::again;
     if (error.getErrorCode() == SQLITE_BUSY) {
       pause();
     } else {
@@ -213,7 +237,7 @@ Database::Opening Database::open_once() {
 }
 
 Database::Outcome Database::on_file(Access access, const Body& body) {
-  for (int attempt = 0; attempt < 2; ++attempt) {
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
     Connection* const connection = file();
     if (connection == nullptr || (access == Access::write && !writable_))
       return Outcome::unavailable;
@@ -223,13 +247,13 @@ Database::Outcome Database::on_file(Access access, const Body& body) {
       if (!recover(error, access)) return Outcome::unavailable;
     }
   }
-  stop_reading("it is damaged again after having been replaced");
+  stop_reading(kHopeless);
   return Outcome::unavailable;
 }
 
 Database::Outcome Database::transact(Connection& connection, Access access, const Body& body) {
   // Knowledge is worth a longer wait than what can be compiled again.
-  const int patience = schema_.durable ? 10 : 2;
+  const int patience = schema_.durable ? 10 : 3;
   for (int attempt = 1;; ++attempt) {
     try {
       connection.query(access == Access::write ? "BEGIN IMMEDIATE" : "BEGIN").run();
@@ -250,8 +274,8 @@ Database::Outcome Database::transact(Connection& connection, Access access, cons
 bool Database::recover(const SQLite::Exception& error, Access access) {
   const int code = error.getErrorCode();
   const std::string reason = describe(error, file_->system_error());
-  if (is_damage(code)) return quarantine(reason) == Opening::damaged;
-  if (file_->moved()) {  // deleted or replaced under our hands
+  if (is_damage(error)) return quarantine(reason) == Opening::again;
+  if (is_replacement(error) || file_->moved()) {
     file_.reset();
     return true;
   }
@@ -279,14 +303,14 @@ Database::Opening Database::quarantine(const std::string& reason) {
     } catch (const Damaged&) {
       return true;
     } catch (const SQLite::Exception& error) {
-      return is_damage(error.getErrorCode());
+      return is_damage(error);
     } catch (const NotOurs&) {
       return false;
     }
   };
-  const std::string moved_to = move_aside(place_.path, still_bad);
+  const std::string moved_to = move_aside(place_.path, names_, still_bad);
   file_.reset();
-  if (moved_to.empty()) return Opening::damaged;
+  if (moved_to.empty()) return Opening::again;
   warn(fmt::format("{} is damaged ({}); it is now {}, and a new one is begun", place_.path, reason,
                    moved_to));
   if (salvage_) try {
@@ -294,7 +318,7 @@ Database::Opening Database::quarantine(const std::string& reason) {
       rescued_ = salvage_(damaged);
     } catch (...) {  // whatever a damaged file can lead to: nothing of it can be read
     }
-  return Opening::damaged;
+  return Opening::again;
 }
 
 // Another process has held the lock for longer than a caller should wait; it may have been stopped.

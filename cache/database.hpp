@@ -12,6 +12,7 @@
 
 #include "cache/connection.hpp"
 #include "cache/places.hpp"
+#include "cache/quarantine.hpp"
 #include "cache/store.hpp"
 #include "core/log.hpp"
 
@@ -52,7 +53,7 @@ class Database {
   enum class Outcome { yes, no, unavailable };
   using Access = Connection::Access;
 
-  enum class Opening { done, damaged };
+  enum class Opening { done, again };  // what a second attempt would be good for
 
   bool in_memory(Access access, const Body& body);
   Connection* file();
@@ -76,14 +77,15 @@ class Database {
 
   std::mutex mutex_;  // one thread at a time uses the connections and what follows
   Place place_;
+  FolderLock names_;  // shared during every call
   std::unique_ptr<Connection> file_;
   std::unique_ptr<Connection> memory_;
-  int owner_ = 0;            // the process that opened the file
-  bool readable_ = true;     // false: the file has been given up
-  bool writable_ = true;     // false: reads go on, new rows stay in memory
+  int owner_ = 0;         // the process that opened the file
+  bool readable_ = true;  // false: the file has been given up
+  bool writable_ = true;  // false: reads go on, new rows stay in memory
   bool warned_ = false;
   std::string trouble_;
-  Body rescued_;             // waits for a new file
+  Body rescued_;  // waits for a new file
   std::chrono::steady_clock::time_point busy_until_{};
   std::vector<std::pair<LogLevel, std::string>> messages_;  // logged when the mutex is free again
 };

@@ -10,15 +10,16 @@ namespace flashwright {
 namespace {
 
 const double kTie = std::log(1.02);
-constexpr double kUnknownMargin = 1.0;   // one sample tells nothing about its spread
-constexpr double kSmallestMargin = 1e-3; // repeated samples share errors that they do not show
-constexpr double kDisturbed = 0.10;      // spread of the baseline's times on a device left alone
+constexpr double kUnknownMargin = 1.0;    // one sample tells nothing about its spread
+constexpr double kSmallestMargin = 1e-3;  // repeated samples share errors that they do not show
+constexpr double kDisturbed = 0.10;       // spread of the baseline's times on a device left alone
 constexpr double kNoisy = 0.02;
-constexpr double kVague = 0.05;          // margin of a mean that proves little
+constexpr double kVague = 0.05;  // margin of a mean that proves little
 
 // Student's t, two-sided 95 %, by degrees of freedom; beyond the table an expansion around 1.96.
 double student(std::int64_t freedom) {
-  constexpr double kTable[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228};
+  constexpr double kTable[] = {12.706, 4.303, 3.182, 2.776, 2.571,
+                               2.447,  2.365, 2.306, 2.262, 2.228};
   if (freedom <= 10) return kTable[std::max<std::int64_t>(freedom, 1) - 1];
   const double f = static_cast<double>(freedom);
   return 1.96 + 2.37 / f + 2.8 / (f * f);
@@ -143,7 +144,8 @@ void summarise(Trial& trial, const std::vector<double>& times_ns,
   trial.margin = estimate.margin;
 }
 
-std::optional<Decision> select_winner(const std::vector<Trial>& trials, std::string_view incumbent) {
+std::optional<Decision> select_winner(const std::vector<Trial>& trials,
+                                      std::string_view incumbent) {
   std::vector<Pooled> candidates;
   const auto groups = evidence(trials);
   if (groups.empty()) return std::nullopt;

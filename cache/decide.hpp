@@ -18,18 +18,18 @@ const char* to_string(TrialStatus status);
 // What one session learned about one candidate. Times are compared as ratios to the baseline, which is
 // measured in the same blocks: the clock of the device may drift, but not within a block.
 struct Trial {
-  std::string schedule;         // the candidate
-  std::string baseline;         // the schedule that the ratio refers to: the default
-  Digest kernel{};              // key of the binary that ran
+  std::string schedule;  // the candidate
+  std::string baseline;  // the schedule that the ratio refers to: the default
+  Digest kernel{};       // key of the binary that ran
   TrialStatus status = TrialStatus::ok;
-  std::string detail;           // why it is not ok, in one line
-  std::int64_t samples = 0;     // blocks
+  std::string detail;        // why it is not ok, in one line
+  std::int64_t samples = 0;  // blocks
   double median_ns = 0;
   double low_ns = 0, high_ns = 0;  // between them lie 90 % of the samples
-  double log_ratio = 0;         // mean of ln(time / time of the baseline)
-  double margin = 0;            // half of its 95 % confidence interval
+  double log_ratio = 0;            // mean of ln(time / time of the baseline)
+  double margin = 0;               // half of its 95 % confidence interval
   int registers = 0, spill_bytes = 0, smem_bytes = 0;
-  std::int64_t at = 0;          // microseconds since 1970
+  std::int64_t at = 0;  // microseconds since 1970
   bool operator==(const Trial&) const = default;
 };
 
@@ -46,13 +46,13 @@ struct Decision {
   std::string schedule;
   std::string baseline;
   Grade grade = Grade::predicted;
-  double gain = 0;                       // 0.12: the baseline takes 12 % longer
-  double gain_low = 0, gain_high = 0;    // 95 % confidence interval
-  double noise = 0;                      // of the baseline against itself, relative
-  bool confident = true;                 // false: the device was disturbed, measure again
-  std::vector<std::string> tied;         // all that are as good, the winner included
-  std::int64_t measured = 0, failed = 0; // candidates
-  std::int64_t at = 0;                   // of the latest trial, microseconds since 1970
+  double gain = 0;                        // 0.12: the baseline takes 12 % longer
+  double gain_low = 0, gain_high = 0;     // 95 % confidence interval
+  double noise = 0;                       // of the baseline against itself, relative
+  bool confident = true;                  // false: the device was disturbed, measure again
+  std::vector<std::string> tied;          // all that are as good, the winner included
+  std::int64_t measured = 0, failed = 0;  // candidates
+  std::int64_t at = 0;                    // of the latest trial, microseconds since 1970
   bool operator==(const Decision&) const = default;
 };
 

@@ -54,8 +54,8 @@ bool try_lock(int descriptor, std::int64_t offset) {
 
 // Each key has a byte of its own, and behind it one for each takeover.
 std::int64_t byte_of(const Digest& key, const std::string& store_path) {
-  const Digest digest = sha256_of(
-      {store_path, {reinterpret_cast<const char*>(key.data()), key.size()}});
+  const Digest digest =
+      sha256_of({store_path, {reinterpret_cast<const char*>(key.data()), key.size()}});
   std::uint64_t value = 0;
   for (std::size_t i = 0; i < 8; ++i) value = value << 8 | digest[i];
   return static_cast<std::int64_t>(value >> 2 & ~std::uint64_t{kTakeovers});
@@ -107,7 +107,8 @@ Flight::Turn Flight::wait(const Digest& key, const std::string& what,
       told = true;
       log(LogLevel::warn,
           fmt::format("waiting for another process that compiles {} (lock {}); it is passed over "
-                      "after {} s", what, lock_file_,
+                      "after {} s",
+                      what, lock_file_,
                       std::chrono::duration_cast<std::chrono::seconds>(patience).count()));
     }
     std::this_thread::sleep_for(jittered(pause));

@@ -118,6 +118,10 @@ ImportReport read_records(std::istream& in, const char* what, std::size_t longes
   }
 }
 
+std::string to_line(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
 std::optional<json> parse_json(std::string_view text) {
   json value = json::parse(text, nullptr, false);
   if (value.is_discarded()) return std::nullopt;

@@ -23,8 +23,12 @@ void write_header(std::ostream& out, const char* what);
 
 // Reads the header and then every record. `take` returns "" or why it refuses a record; it counts
 // what it adds or knows in the report by itself. Wrong lines are reported and skipped.
-ImportReport read_records(std::istream& in, const char* what, std::size_t longest_line,
-                          const std::function<std::string(const nlohmann::json&, ImportReport&)>& take);
+ImportReport read_records(
+    std::istream& in, const char* what, std::size_t longest_line,
+    const std::function<std::string(const nlohmann::json&, ImportReport&)>& take);
+
+// A value as one line. Bytes that are not UTF-8, as in a compiler's messages, are replaced.
+std::string to_line(const nlohmann::json& value);
 
 // JSON text, or nothing. Never throws.
 std::optional<nlohmann::json> parse_json(std::string_view text);

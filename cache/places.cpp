@@ -44,8 +44,8 @@ std::string passwd_home() {
   std::vector<char> buffer(16384);
   passwd entry{};
   passwd* found = nullptr;
-  if (getpwuid_r(geteuid(), &entry, buffer.data(), buffer.size(), &found) != 0 || found == nullptr ||
-      found->pw_dir == nullptr)
+  if (getpwuid_r(geteuid(), &entry, buffer.data(), buffer.size(), &found) != 0 ||
+      found == nullptr || found->pw_dir == nullptr)
     return {};
   return found->pw_dir;
 }
@@ -110,8 +110,8 @@ PrivateFolder private_folder(const std::string& path) {
   } else {
     folder.path = real.get();
     // What the administrator owns is read and left alone: a prepared image, for instance.
-    folder.writable = about.st_uid == geteuid() &&
-                      faccessat(AT_FDCWD, real.get(), W_OK | X_OK, AT_EACCESS) == 0;
+    folder.writable =
+        about.st_uid == geteuid() && faccessat(AT_FDCWD, real.get(), W_OK | X_OK, AT_EACCESS) == 0;
     if (!folder.writable)
       folder.trouble = about.st_uid == geteuid()
                            ? fmt::format("it cannot be written ({})", std::strerror(errno))

@@ -10,10 +10,10 @@ namespace flashwright {
 enum class StoreKind { artifacts, tuning };
 
 struct Place {
-  std::string path;        // of the database file, without symbolic links; empty: memory only
-  bool writable = false;   // false: rows may be read, and new ones stay in memory
-  std::string wanted;      // the folder that was looked for, for messages; ":memory:" on request
-  std::string trouble;     // why the folder cannot be used, or only read
+  std::string path;           // of the database file, without symbolic links; empty: memory only
+  bool writable = false;      // false: rows may be read, and new ones stay in memory
+  std::string wanted;         // the folder that was looked for, for messages; ":memory:" on request
+  std::string trouble;        // why the folder cannot be used, or only read
   const char* variable = "";  // the environment variable that names another folder
 };
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -18,30 +19,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kKept = 2;
+constexpr std::chrono::seconds kPatience{3};
 constexpr const char* kCompanions[] = {"-journal", "-wal", "-shm"};
-
-// Held by whoever renames in a folder. The kernel releases it when its holder dies.
-class FolderLock {
- public:
-  explicit FolderLock(const std::string& folder)
-      : descriptor_(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    using namespace std::chrono_literals;
-    for (int i = 0; descriptor_ >= 0 && i < 100 && !locked_; ++i) {
-      locked_ = flock(descriptor_, LOCK_EX | LOCK_NB) == 0;
-      if (!locked_) std::this_thread::sleep_for(20ms);
-    }
-  }
-  ~FolderLock() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
-  bool locked() const { return locked_; }
-
- private:
-  int descriptor_;
-  bool locked_ = false;
-};
 
 bool is_companion(const std::string& name) {
   return std::any_of(std::begin(kCompanions), std::end(kCompanions),
@@ -63,11 +42,7 @@ void drop_old(const fs::path& path) {
   }
 }
 
-}  // namespace
-
-std::string move_aside(const std::string& path, const std::function<bool()>& still_bad) {
-  const FolderLock lock(fs::path(path).parent_path().string());
-  if (!lock.locked() || !still_bad()) return {};
+std::string rename_all(const std::string& path) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const std::string target = fmt::format(
       "{}.bad-{}", path, std::chrono::duration_cast<std::chrono::milliseconds>(now).count());
@@ -77,6 +52,49 @@ std::string move_aside(const std::string& path, const std::function<bool()>& sti
   if (std::rename(path.c_str(), target.c_str()) != 0) return {};
   drop_old(path);
   return target;
+}
+
+}  // namespace
+
+void FolderLock::open(const std::string& folder) {
+  close();
+  descriptor_ = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+}
+
+void FolderLock::close() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  descriptor_ = -1;
+}
+
+bool FolderLock::take(int how) {
+  using namespace std::chrono_literals;
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (descriptor_ >= 0) {
+    if (flock(descriptor_, how | LOCK_NB) == 0) return true;
+    if (errno != EWOULDBLOCK || std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(2ms);
+  }
+  return false;
+}
+
+void FolderLock::share() {
+  take(LOCK_SH);
+}
+
+bool FolderLock::exclude() {
+  return take(LOCK_EX);
+}
+
+void FolderLock::release() {
+  if (descriptor_ >= 0) flock(descriptor_, LOCK_UN);
+}
+
+std::string move_aside(const std::string& path, FolderLock& lock,
+                       const std::function<bool()>& still_bad) {
+  lock.release();  // two that share and both want to exclude would wait for each other
+  const std::string moved_to = lock.exclude() && still_bad() ? rename_all(path) : std::string();
+  lock.share();
+  return moved_to;
 }
 
 }  // namespace flashwright

@@ -16,10 +16,10 @@ struct StoreOptions {
 };
 
 struct StoreStatus {
-  std::string path;            // of the file; empty: in memory only
-  bool writable = false;       // false: new entries stay in memory
-  std::string trouble;         // why that is so; empty when it was asked for
-  std::string variable;        // the environment variable that names another folder
+  std::string path;       // of the file; empty: in memory only
+  bool writable = false;  // false: new entries stay in memory
+  std::string trouble;    // why that is so; empty when it was asked for
+  std::string variable;   // the environment variable that names another folder
 };
 
 // A record is refused when its form, its size or its digest is wrong.

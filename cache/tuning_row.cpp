@@ -10,11 +10,6 @@ namespace {
 
 using nlohmann::json;
 
-std::string dump(const json& value) {
-  // A detail may quote a compiler's message, whatever bytes that holds.
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
 // The value of the enumeration whose text this is; `last` is its highest.
 template <class Enum>
 std::optional<Enum> parse_enum(const std::optional<std::string>& text, Enum last) {
@@ -29,7 +24,9 @@ class Reader {
   explicit Reader(const json& record) : record_(record) {}
   Reader& read(const char* name, std::string& out) { return set(text_field(record_, name), out); }
   Reader& read(const char* name, double& out) { return set(number_field(record_, name), out); }
-  Reader& read(const char* name, std::int64_t& out) { return set(integer_field(record_, name), out); }
+  Reader& read(const char* name, std::int64_t& out) {
+    return set(integer_field(record_, name), out);
+  }
   Reader& read(const char* name, int& out) {
     std::int64_t value = 0;
     read(name, value);
@@ -57,14 +54,21 @@ std::string to_string(const Slot& slot) {
 }
 
 std::string to_text(const Trial& trial) {
-  return dump({{"schedule", trial.schedule}, {"baseline", trial.baseline},
-               {"kernel", to_hex(trial.kernel)}, {"status", to_string(trial.status)},
-               {"detail", trial.detail}, {"samples", trial.samples},
-               {"median_ns", trial.median_ns}, {"low_ns", trial.low_ns},
-               {"high_ns", trial.high_ns}, {"log_ratio", trial.log_ratio},
-               {"margin", trial.margin}, {"registers", trial.registers},
-               {"spill_bytes", trial.spill_bytes}, {"smem_bytes", trial.smem_bytes},
-               {"at", trial.at}});
+  return to_line({{"schedule", trial.schedule},
+                  {"baseline", trial.baseline},
+                  {"kernel", to_hex(trial.kernel)},
+                  {"status", to_string(trial.status)},
+                  {"detail", trial.detail},
+                  {"samples", trial.samples},
+                  {"median_ns", trial.median_ns},
+                  {"low_ns", trial.low_ns},
+                  {"high_ns", trial.high_ns},
+                  {"log_ratio", trial.log_ratio},
+                  {"margin", trial.margin},
+                  {"registers", trial.registers},
+                  {"spill_bytes", trial.spill_bytes},
+                  {"smem_bytes", trial.smem_bytes},
+                  {"at", trial.at}});
 }
 
 std::optional<Trial> trial_of(std::string_view text) {
@@ -72,12 +76,18 @@ std::optional<Trial> trial_of(std::string_view text) {
   if (!record) return std::nullopt;
   Trial trial;
   Reader reader(*record);
-  reader.read("schedule", trial.schedule).read("baseline", trial.baseline)
-      .read("detail", trial.detail).read("samples", trial.samples)
-      .read("median_ns", trial.median_ns).read("low_ns", trial.low_ns)
-      .read("high_ns", trial.high_ns).read("log_ratio", trial.log_ratio)
-      .read("margin", trial.margin).read("registers", trial.registers)
-      .read("spill_bytes", trial.spill_bytes).read("smem_bytes", trial.smem_bytes)
+  reader.read("schedule", trial.schedule)
+      .read("baseline", trial.baseline)
+      .read("detail", trial.detail)
+      .read("samples", trial.samples)
+      .read("median_ns", trial.median_ns)
+      .read("low_ns", trial.low_ns)
+      .read("high_ns", trial.high_ns)
+      .read("log_ratio", trial.log_ratio)
+      .read("margin", trial.margin)
+      .read("registers", trial.registers)
+      .read("spill_bytes", trial.spill_bytes)
+      .read("smem_bytes", trial.smem_bytes)
       .read("at", trial.at);
   const auto kernel = digest_from_hex(text_field(*record, "kernel").value_or(""));
   const auto status = parse_enum(text_field(*record, "status"), TrialStatus::failed);
@@ -88,12 +98,18 @@ std::optional<Trial> trial_of(std::string_view text) {
 }
 
 std::string to_text(const Decision& decision) {
-  return dump({{"schedule", decision.schedule}, {"baseline", decision.baseline},
-               {"grade", to_string(decision.grade)}, {"gain", decision.gain},
-               {"gain_low", decision.gain_low}, {"gain_high", decision.gain_high},
-               {"noise", decision.noise}, {"confident", decision.confident},
-               {"tied", decision.tied}, {"measured", decision.measured},
-               {"failed", decision.failed}, {"at", decision.at}});
+  return to_line({{"schedule", decision.schedule},
+                  {"baseline", decision.baseline},
+                  {"grade", to_string(decision.grade)},
+                  {"gain", decision.gain},
+                  {"gain_low", decision.gain_low},
+                  {"gain_high", decision.gain_high},
+                  {"noise", decision.noise},
+                  {"confident", decision.confident},
+                  {"tied", decision.tied},
+                  {"measured", decision.measured},
+                  {"failed", decision.failed},
+                  {"at", decision.at}});
 }
 
 std::optional<Decision> decision_of(std::string_view text) {
@@ -101,10 +117,14 @@ std::optional<Decision> decision_of(std::string_view text) {
   if (!record) return std::nullopt;
   Decision decision;
   Reader reader(*record);
-  reader.read("schedule", decision.schedule).read("baseline", decision.baseline)
-      .read("gain", decision.gain).read("gain_low", decision.gain_low)
-      .read("gain_high", decision.gain_high).read("noise", decision.noise)
-      .read("measured", decision.measured).read("failed", decision.failed)
+  reader.read("schedule", decision.schedule)
+      .read("baseline", decision.baseline)
+      .read("gain", decision.gain)
+      .read("gain_low", decision.gain_low)
+      .read("gain_high", decision.gain_high)
+      .read("noise", decision.noise)
+      .read("measured", decision.measured)
+      .read("failed", decision.failed)
       .read("at", decision.at);
   const auto grade = parse_enum(text_field(*record, "grade"), Grade::pinned);
   if (!reader.complete() || !grade || decision.schedule.empty()) return std::nullopt;
@@ -123,7 +143,7 @@ std::optional<Decision> decision_of(std::string_view text) {
 }
 
 std::string to_text(const Pin& pin) {
-  return dump({{"schedule", pin.schedule}, {"why", pin.why}, {"at", pin.at}});
+  return to_line({{"schedule", pin.schedule}, {"why", pin.why}, {"at", pin.at}});
 }
 
 std::optional<Pin> pin_of(std::string_view text) {
@@ -149,8 +169,10 @@ json to_record(const Slot& slot) {
 std::optional<Slot> slot_of(const json& record) {
   Slot slot;
   Reader reader(record);
-  reader.read("device", slot.device).read("problem", slot.problem)
-      .read("bucket", slot.bucket).read("policy", slot.policy);
+  reader.read("device", slot.device)
+      .read("problem", slot.problem)
+      .read("bucket", slot.bucket)
+      .read("policy", slot.policy);
   return reader.complete() ? std::optional(slot) : std::nullopt;
 }
 

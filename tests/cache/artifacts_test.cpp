@@ -20,7 +20,8 @@ namespace {
 double milliseconds_of(const std::function<void()>& work) {
   const auto start = std::chrono::steady_clock::now();
   work();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+      .count();
 }
 
 }  // namespace
@@ -131,7 +132,8 @@ TEST_CASE("what was used lately stays, and a clock from the future does not matt
     ArtifactStore store(in_folder(folder));
     for (int i = 0; i < 8; ++i) put_number(store, i, 40000);
   }
-  age("UPDATE artifact SET used_day = used_day - 9; UPDATE artifact SET used_day = 99999 WHERE id = 8");
+  age("UPDATE artifact SET used_day = used_day - 9; UPDATE artifact SET used_day = 99999 WHERE id "
+      "= 8");
   { ArtifactStore(in_folder(folder)).get(key_of_number(0)); }
   ArtifactStore store(in_folder(folder));
   CHECK(store.list()[1].label == "kernel 0");
@@ -214,7 +216,7 @@ TEST_CASE("a hostile import changes nothing and is told line by line") {
       "[1, 2",
       "null",
       std::string(100000, '['),
-      changed("key", std::string(64, '0')),   // another key for the same binary
+      changed("key", std::string(64, '0')),  // another key for the same binary
       changed("key", "short"),
       changed("digest", 7),
       changed("bytes", "AAAA"),
@@ -234,8 +236,9 @@ TEST_CASE("a hostile import changes nothing and is told line by line") {
   CHECK(report.problems[0].starts_with("line 2: "));
   CHECK(store.list().empty());
 
-  for (const char* start : {"", "x", "SQLite format 3", "{\"flashwright\":\"kernels\",\"version\":2}",
-                            "{\"flashwright\":\"tuning results\",\"version\":1}"}) {
+  for (const char* start :
+       {"", "x", "SQLite format 3", "{\"flashwright\":\"kernels\",\"version\":2}",
+        "{\"flashwright\":\"tuning results\",\"version\":1}"}) {
     std::stringstream other(std::string(start) + (*start == '\0' ? "" : "\n" + line));
     CHECK(store.import_lines(other).refused == 1);
   }
@@ -278,11 +281,11 @@ TEST_CASE("lookups and the first open are fast") {
     ArtifactStore store(in_folder(folder));
     open_ms = std::min(open_ms, milliseconds_of([&] { store.contains(key_of_number(99)); }));
     get_ms = std::min(get_ms, milliseconds_of([&] {
-      for (int i = 0; i < 50; ++i) store.get(key_of_number(i));
-    }) / 50);
+                                for (int i = 0; i < 50; ++i) store.get(key_of_number(i));
+                              }) / 50);
     miss_ms = std::min(miss_ms, milliseconds_of([&] {
-      for (int i = 0; i < 50; ++i) store.contains(key_of_number(100));
-    }) / 50);
+                                  for (int i = 0; i < 50; ++i) store.contains(key_of_number(100));
+                                }) / 50);
   }
   MESSAGE(fmt::format("open {:.3f} ms, get of 40 KB {:.3f} ms, miss {:.4f} ms", open_ms, get_ms,
                       miss_ms));

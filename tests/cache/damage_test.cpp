@@ -124,8 +124,10 @@ TEST_CASE("flipped bits never give a wrong binary, and the store always recovers
     ArtifactStore store(in_folder(folder));
     for (int i = 0; i < 6; ++i) {
       const std::optional<Binary> found = store.get(key_of_number(i));
-      if (found) REQUIRE(found->bytes == binary_of_number(i, 20000).bytes);
-      else put_number(store, i, 20000);
+      if (found)
+        REQUIRE(found->bytes == binary_of_number(i, 20000).bytes);
+      else
+        put_number(store, i, 20000);
     }
     for (int i = 0; i < 6; ++i) REQUIRE(has_number(store, i, 20000));
     REQUIRE(log.warnings().size() <= 2);
@@ -287,8 +289,10 @@ TEST_CASE("pages that go bad under an open store") {
   write_file(database_file(folder), bytes);
   for (int i = 0; i < 20; ++i) {
     const std::optional<Binary> found = store.get(key_of_number(i));
-    if (found) CHECK(found->bytes == binary_of_number(i, 20000).bytes);
-    else put_number(store, i, 20000);
+    if (found)
+      CHECK(found->bytes == binary_of_number(i, 20000).bytes);
+    else
+      put_number(store, i, 20000);
   }
   for (int i = 0; i < 20; ++i) CHECK(has_number(store, i, 20000));
 }

@@ -86,7 +86,10 @@ TEST_CASE("near ties are decided by a fixed order, whatever the noise") {
     // The default wins ties, and what is in use wins over both.
     std::vector<Trial> b_default = trials;
     for (std::size_t i = 0; i < 3; ++i)
-      b_default[i] = trial_of(trials[i].schedule, "b_128x64", i == 0 ? c_now : i == 1 ? b_now : a_now,
+      b_default[i] = trial_of(trials[i].schedule, "b_128x64",
+                              i == 0   ? c_now
+                              : i == 1 ? b_now
+                                       : a_now,
                               b_now);
     REQUIRE(select_winner(b_default)->schedule == "b_128x64");
     REQUIRE(select_winner(b_default)->gain == 0);
@@ -97,8 +100,9 @@ TEST_CASE("near ties are decided by a fixed order, whatever the noise") {
 
 TEST_CASE("among equals the one that needs less wins") {
   const Times fast = {100, 101, 100, 99}, slow = {150, 151, 150, 149};
-  std::vector<Trial> trials = {trial_of("base", "base", slow, slow), trial_of("a", "base", fast, slow),
-                               trial_of("b", "base", fast, slow), trial_of("c", "base", fast, slow)};
+  std::vector<Trial> trials = {trial_of("base", "base", slow, slow),
+                               trial_of("a", "base", fast, slow), trial_of("b", "base", fast, slow),
+                               trial_of("c", "base", fast, slow)};
   CHECK(select_winner(trials)->schedule == "a");
   trials[1].spill_bytes = 8;
   trials[2].smem_bytes = 4096;
@@ -139,7 +143,8 @@ TEST_CASE("what is not ok is counted and never wins") {
 
 TEST_CASE("only the latest baseline and the latest binary count") {
   const Times base = {100, 101, 100, 99}, fast = {50, 51, 50, 49}, slow = {200, 201, 200, 199};
-  std::vector<Trial> trials = {trial_of("base", "base", base, base), trial_of("a", "base", fast, base),
+  std::vector<Trial> trials = {trial_of("base", "base", base, base),
+                               trial_of("a", "base", fast, base),
                                trial_of("a", "base", slow, base)};
   trials[0].at = trials[1].at = 5;
   trials[2].at = 9;
@@ -165,7 +170,8 @@ TEST_CASE("the order of trials does not matter") {
 TEST_CASE("sessions that contradict each other widen the interval") {
   const Times base = {100, 101, 100, 99, 100, 101}, fast = {80, 81, 80, 79, 80, 81},
               slow = {90, 91, 90, 89, 90, 91};
-  std::vector<Trial> trials = {trial_of("base", "base", base, base), trial_of("a", "base", fast, base)};
+  std::vector<Trial> trials = {trial_of("base", "base", base, base),
+                               trial_of("a", "base", fast, base)};
   const Decision alone = *select_winner(trials);
   trials.push_back(trial_of("a", "base", slow, base));
   const Decision both = *select_winner(trials);

@@ -21,7 +21,8 @@ using namespace flashwright::test;
 namespace {
 
 // Puts and gets with a fault at the n-th change; true when there were fewer changes than that.
-bool survives_fault(FaultyVfs& vfs, const char* journal, int n, int code, bool lasting, bool fresh) {
+bool survives_fault(FaultyVfs& vfs, const char* journal, int n, int code, bool lasting,
+                    bool fresh) {
   const Folder folder;
   const Log log;
   StoreOptions options = in_folder(folder);
@@ -69,8 +70,8 @@ int count_warnings_and_numbers(const StoreOptions& options, const char* expected
     if (!has_number(store, i, 50000)) return 1;
   if (log.warnings().size() != 1) return 2;
   const std::string line = log.warnings()[0];
-  for (const std::string& part : {options.directory, std::string("FLASHWRIGHT_CACHE_DIR"),
-                                  std::string(expected)}) {
+  for (const std::string& part :
+       {options.directory, std::string("FLASHWRIGHT_CACHE_DIR"), std::string(expected)}) {
     if (line.find(part) != std::string::npos) continue;
     fmt::print(stderr, "no '{}' in: {}\n", part, line);
     return 3;
@@ -191,8 +192,10 @@ TEST_CASE("a read-only store serves what it has and keeps the rest in memory") {
     return log.warnings().size() == 1 ? 0 : 5;
   };
   const std::optional<int> status = as_nobody(work);
-  if (status) CHECK(*status == 0);
-  else MESSAGE("skipped: this process cannot become another user");
+  if (status)
+    CHECK(*status == 0);
+  else
+    MESSAGE("skipped: this process cannot become another user");
   CHECK(read_file(database_file(folder)) == before);
 }
 

@@ -31,12 +31,18 @@ struct File {
   sqlite3_file base;
   sqlite3_file* inner() { return reinterpret_cast<sqlite3_file*>(this + 1); }
 };
-sqlite3_file* inner(sqlite3_file* file) { return reinterpret_cast<File*>(file)->inner(); }
+sqlite3_file* inner(sqlite3_file* file) {
+  return reinterpret_cast<File*>(file)->inner();
+}
 
 const sqlite3_io_methods kMethods = {
     2,
-    [](sqlite3_file* f) { return inner(f)->pMethods ? inner(f)->pMethods->xClose(inner(f)) : SQLITE_OK; },
-    [](sqlite3_file* f, void* to, int n, sqlite3_int64 at) { return inner(f)->pMethods->xRead(inner(f), to, n, at); },
+    [](sqlite3_file* f) {
+      return inner(f)->pMethods ? inner(f)->pMethods->xClose(inner(f)) : SQLITE_OK;
+    },
+    [](sqlite3_file* f, void* to, int n, sqlite3_int64 at) {
+      return inner(f)->pMethods->xRead(inner(f), to, n, at);
+    },
     [](sqlite3_file* f, const void* from, int n, sqlite3_int64 at) {
       const int fault = next_change();
       return fault != SQLITE_OK ? fault : inner(f)->pMethods->xWrite(inner(f), from, n, at);
@@ -49,17 +55,23 @@ const sqlite3_io_methods kMethods = {
       const int fault = next_change();
       return fault != SQLITE_OK ? fault : inner(f)->pMethods->xSync(inner(f), flags);
     },
-    [](sqlite3_file* f, sqlite3_int64* size) { return inner(f)->pMethods->xFileSize(inner(f), size); },
+    [](sqlite3_file* f, sqlite3_int64* size) {
+      return inner(f)->pMethods->xFileSize(inner(f), size);
+    },
     [](sqlite3_file* f, int lock) { return inner(f)->pMethods->xLock(inner(f), lock); },
     [](sqlite3_file* f, int lock) { return inner(f)->pMethods->xUnlock(inner(f), lock); },
     [](sqlite3_file* f, int* out) { return inner(f)->pMethods->xCheckReservedLock(inner(f), out); },
-    [](sqlite3_file* f, int op, void* arg) { return inner(f)->pMethods->xFileControl(inner(f), op, arg); },
+    [](sqlite3_file* f, int op, void* arg) {
+      return inner(f)->pMethods->xFileControl(inner(f), op, arg);
+    },
     [](sqlite3_file* f) { return inner(f)->pMethods->xSectorSize(inner(f)); },
     [](sqlite3_file* f) { return inner(f)->pMethods->xDeviceCharacteristics(inner(f)); },
     [](sqlite3_file* f, int page, int size, int extend, void volatile** out) {
       return inner(f)->pMethods->xShmMap(inner(f), page, size, extend, out);
     },
-    [](sqlite3_file* f, int at, int n, int flags) { return inner(f)->pMethods->xShmLock(inner(f), at, n, flags); },
+    [](sqlite3_file* f, int at, int n, int flags) {
+      return inner(f)->pMethods->xShmLock(inner(f), at, n, flags);
+    },
     [](sqlite3_file* f) { inner(f)->pMethods->xShmBarrier(inner(f)); },
     [](sqlite3_file* f, int drop) { return inner(f)->pMethods->xShmUnmap(inner(f), drop); },
     nullptr,
@@ -103,11 +115,17 @@ FaultyVfs::~FaultyVfs() {
   sqlite3_vfs_register(real, 1);
 }
 
-void FaultyVfs::fail(int n, int code, bool lasting) { plan = {n, code, lasting, false, {}}; }
+void FaultyVfs::fail(int n, int code, bool lasting) {
+  plan = {n, code, lasting, false, {}};
+}
 void FaultyVfs::before(int n, std::function<void()> hook) {
   plan = {n, SQLITE_OK, false, false, std::move(hook)};
 }
-void FaultyVfs::relent() { plan = {}; }
-bool FaultyVfs::fired() const { return plan.fired; }
+void FaultyVfs::relent() {
+  plan = {};
+}
+bool FaultyVfs::fired() const {
+  return plan.fired;
+}
 
 }  // namespace flashwright::test

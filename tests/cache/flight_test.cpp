@@ -37,7 +37,9 @@ bool get_or_compile(const Folder& folder, int number, std::chrono::milliseconds 
   return has_number(store, number);
 }
 
-std::int64_t compiles(const Folder& folder) { return ArtifactStore(in_folder(folder)).compiles(); }
+std::int64_t compiles(const Folder& folder) {
+  return ArtifactStore(in_folder(folder)).compiles();
+}
 
 // Starts a process that takes the turn for a kernel and keeps it until it is killed; returns when it
 // has it.
@@ -66,7 +68,7 @@ TEST_CASE("many processes that want one kernel compile it once") {
       children.push_back(start([&] { return get_or_compile(folder, 1, 300ms) ? 0 : 1; }));
     for (const pid_t child : children) CHECK(wait_for(child) == 0);
     CHECK(compiles(folder) == 1);
-    CHECK(seconds_since(start_time) < 5);
+    CHECK(seconds_since(start_time) < 20);
     CHECK(integrity(database_file(folder)) == "ok");
   }
 }
@@ -110,7 +112,7 @@ TEST_CASE("a holder that is killed is followed by another at once") {
   const auto start_time = std::chrono::steady_clock::now();
   CHECK(wait_for(holder) == 1000 + SIGKILL);
   for (const pid_t child : children) CHECK(wait_for(child) == 0);
-  CHECK(seconds_since(start_time) < 3);
+  CHECK(seconds_since(start_time) < 15);
   CHECK(compiles(folder) == 1);
 }
 
@@ -123,7 +125,7 @@ TEST_CASE("a holder that is stopped is passed over, by one process") {
   for (int i = 0; i < 12; ++i)
     children.push_back(start([&] { return get_or_compile(folder, 1, 300ms, 800ms) ? 0 : 1; }));
   for (const pid_t child : children) CHECK(wait_for(child) == 0);
-  CHECK(seconds_since(start_time) < 4);
+  CHECK(seconds_since(start_time) < 15);
   CHECK(compiles(folder) <= 2);
   kill(holder, SIGKILL);
   wait_for(holder);

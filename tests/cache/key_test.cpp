@@ -19,12 +19,14 @@ TEST_CASE("a key changes with every part of the compiler's input and with nothin
       artifact_key("text", sm90, ptx, "-O3", "NVRTC 13.0 build 1"),
       artifact_key("text", sm90, cubin, "-O2", "NVRTC 13.0 build 1"),
       artifact_key("text", sm90, cubin, "-O3", "NVRTC 13.0 build 2"),
-      artifact_key("text-", sm90, cubin, "O3", "NVRTC 13.0 build 1"),  // the same characters in a row
+      artifact_key("text-", sm90, cubin, "O3",
+                   "NVRTC 13.0 build 1"),  // the same characters in a row
       artifact_key("text", sm90, cubin, "-O3", "")};
   CHECK(keys.size() == 8);
 
   const Digest before = artifact_key("text", sm90, cubin, "-O3", "NVRTC");
-  const test::Environment other(test::Variables{{"PATH", "/nowhere"}, {"HOME", "/elsewhere"}, {"LC_ALL", "de_DE"}});
+  const test::Environment other(
+      test::Variables{{"PATH", "/nowhere"}, {"HOME", "/elsewhere"}, {"LC_ALL", "de_DE"}});
   CHECK(artifact_key("text", sm90, cubin, "-O3", "NVRTC") == before);
   // Stored keys must keep their meaning: a change of this value makes every stored kernel stale.
   CHECK(to_hex(before) == "58585a3990a2baabdaec339628808dc46ede79e7a644685c40504e0bbe4b76e8");

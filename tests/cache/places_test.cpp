@@ -26,8 +26,12 @@ Variables only(Variables set) {
   return set;
 }
 
-std::string artifacts_place() { return find_place(StoreKind::artifacts, "").path; }
-std::string tuning_place() { return find_place(StoreKind::tuning, "").path; }
+std::string artifacts_place() {
+  return find_place(StoreKind::artifacts, "").path;
+}
+std::string tuning_place() {
+  return find_place(StoreKind::tuning, "").path;
+}
 
 mode_t mode_of(const std::string& path) {
   struct stat about {};
@@ -84,8 +88,10 @@ TEST_CASE("without HOME the password database is asked") {
   const std::optional<int> status = as_nobody([] {  // whose home does not exist
     return one_warning("/.cache/flashwright", "No such file or directory");
   });
-  if (status) CHECK(*status == 0);
-  else MESSAGE("skipped: this process cannot become another user");
+  if (status)
+    CHECK(*status == 0);
+  else
+    MESSAGE("skipped: this process cannot become another user");
 }
 
 TEST_CASE("memory is used without complaint when it is asked for") {
@@ -107,7 +113,8 @@ TEST_CASE("folders and files are private whatever the umask") {
       TuningStore tuning;
       put_number(artifacts, 1);
       tuning.pin({"d", "p", "b", "e"}, "q16", "test");
-      const std::string cache = root / ".cache/flashwright", data = root / ".local/share/flashwright";
+      const std::string cache = root / ".cache/flashwright",
+                        data = root / ".local/share/flashwright";
       for (const std::string& folder : {root / ".cache", cache, root / ".local", data})
         if (mode_of(folder) != 0700) return 1;
       if (mode_of(cache + "/artifacts-1.db") != 0600) return 2;
@@ -119,7 +126,8 @@ TEST_CASE("folders and files are private whatever the umask") {
 
 TEST_CASE("a place that cannot be used costs one warning") {
   const Folder root;
-  const auto run = [](const Variables& variables, const std::string& path, const std::string& reason) {
+  const auto run = [](const Variables& variables, const std::string& path,
+                      const std::string& reason) {
     return in_child([&] {
       const Environment set(only(variables));
       return one_warning(path, reason);
@@ -146,7 +154,8 @@ TEST_CASE("a place of another user is refused, and one that cannot be written is
   std::filesystem::create_directory(root / "ours");
   std::filesystem::create_directory(root / "home");
   chmod((root / "theirs").c_str(), 0755);
-  const auto run = [](const Variables& variables, const std::string& path, const std::string& reason) {
+  const auto run = [](const Variables& variables, const std::string& path,
+                      const std::string& reason) {
     return as_nobody([&] {
       const Environment set(only(variables));
       return one_warning(path, reason);

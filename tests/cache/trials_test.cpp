@@ -57,7 +57,9 @@ ImportReport import_text(TuningStore& store, const std::string& text) {
   return store.import_lines(in);
 }
 
-std::string file_of(const Folder& folder) { return folder / "tuning-1.db"; }
+std::string file_of(const Folder& folder) {
+  return folder / "tuning-1.db";
+}
 
 }  // namespace
 
@@ -74,7 +76,8 @@ TEST_CASE("trials come back as they were, in the next store as well") {
   TuningStore store(in_folder(folder));
   std::vector<Trial> trials = store.trials(kSlot);
   REQUIRE(trials.size() == 3);
-  std::sort(trials.begin(), trials.end(), [](const Trial& a, const Trial& b) { return a.at < b.at; });
+  std::sort(trials.begin(), trials.end(),
+            [](const Trial& a, const Trial& b) { return a.at < b.at; });
   CHECK(trials[0] == measured("q64", 1, 1));
   CHECK(trials[1] == measured("q128", 0.8, 2));
   CHECK(trials[2].status == TrialStatus::failed);
@@ -160,7 +163,8 @@ TEST_CASE("decisions of other buckets are found") {
   CHECK(near[1].first.bucket == "small");
   const std::vector<SlotSummary> all = store.list();
   CHECK(all.size() == 4);
-  CHECK(std::count_if(all.begin(), all.end(), [](const SlotSummary& s) { return s.decision.has_value(); }) == 3);
+  CHECK(std::count_if(all.begin(), all.end(),
+                      [](const SlotSummary& s) { return s.decision.has_value(); }) == 3);
   store.forget(with_bucket("small"));
   CHECK(store.decisions_near(with_bucket("none")).size() == 1);
   CHECK(store.trials(with_bucket("small")).empty());
@@ -171,8 +175,10 @@ TEST_CASE("merging is a union: twice adds nothing, and the order does not matter
   const Folder first, second, third, fourth;
   TuningStore a(in_folder(first)), b(in_folder(second));
   for (int i = 0; i < 6; ++i) {
-    a.add_trials(with_bucket(fmt::format("{}", i % 3)), {measured("q64", 1, i), measured("q128", 0.9, i)});
-    b.add_trials(with_bucket(fmt::format("{}", i % 2)), {measured("q64", 1, 10 + i), measured("q96", 0.8, 10 + i)});
+    a.add_trials(with_bucket(fmt::format("{}", i % 3)),
+                 {measured("q64", 1, i), measured("q128", 0.9, i)});
+    b.add_trials(with_bucket(fmt::format("{}", i % 2)),
+                 {measured("q64", 1, 10 + i), measured("q96", 0.8, 10 + i)});
   }
   for (int i = 0; i < 3; ++i) {
     a.decide(with_bucket(fmt::format("{}", i)));
@@ -227,9 +233,15 @@ TEST_CASE("a hostile import is refused line by line") {
   const nlohmann::json good = nlohmann::json::parse(line);
   std::vector<std::string> lines = {"", "{}", "[]", "{\"slot\":7,\"trial\":{}}",
                                     std::string(2 << 20, 'x')};
-  for (const auto& [field, value] : std::vector<std::pair<const char*, nlohmann::json>>{
-           {"schedule", 5}, {"kernel", "zz"}, {"status", "fine"}, {"samples", -1.5},
-           {"log_ratio", nullptr}, {"registers", -1}, {"registers", 1e30}, {"median_ns", 1}}) {
+  for (const auto& [field, value] :
+       std::vector<std::pair<const char*, nlohmann::json>>{{"schedule", 5},
+                                                           {"kernel", "zz"},
+                                                           {"status", "fine"},
+                                                           {"samples", -1.5},
+                                                           {"log_ratio", nullptr},
+                                                           {"registers", -1},
+                                                           {"registers", 1e30},
+                                                           {"median_ns", 1}}) {
     nlohmann::json copy = good;
     copy["trial"][field] = value;
     lines.push_back(copy.dump());
@@ -254,8 +266,9 @@ TEST_CASE("records that were damaged in the file are passed over") {
     store.decide(kSlot);
   }
   SQLite::Database(file_of(folder), SQLite::OPEN_READWRITE)
-      .exec("UPDATE trial SET record = replace(record, '\"q128\"', '\"q129\"');"
-            "UPDATE decision SET record = replace(record, '\"q128\"', '\"q129\"')");
+      .exec(
+          "UPDATE trial SET record = replace(record, '\"q128\"', '\"q129\"');"
+          "UPDATE decision SET record = replace(record, '\"q128\"', '\"q129\"')");
   const Log log;
   TuningStore store(in_folder(folder));
   CHECK(store.trials(kSlot).size() == 1);
@@ -270,8 +283,10 @@ TEST_CASE("what a damaged file still holds is carried over into the new one") {
   {
     TuningStore store(in_folder(folder));
     for (int i = 0; i < 400; ++i)
-      store.add_trials(with_bucket(fmt::format("{}", i % 4)), {measured(fmt::format("q{}", i), 1, i)});
+      store.add_trials(with_bucket(fmt::format("{}", i % 4)),
+                       {measured(fmt::format("q{}", i), 1, i)});
     store.pin(with_bucket("1"), "q7", "kept");
+    CHECK(store.decide(with_bucket("0"))->schedule == "q64");
   }
   std::string bytes = read_file(file_of(folder));
   REQUIRE(bytes.size() > 40 * 4096);
@@ -287,6 +302,7 @@ TEST_CASE("what a damaged file still holds is carried over into the new one") {
   MESSAGE(fmt::format("{} of 400 trials survived", left));
   CHECK(left > 380);
   CHECK(store.decision(with_bucket("1"))->schedule == "q7");
+  CHECK(store.decision(with_bucket("0"))->schedule == "q64");
   CHECK(integrity(file_of(folder)) == "ok");
   CHECK(log.warnings().size() == 1);
 }
@@ -312,6 +328,8 @@ TEST_CASE("a tuning store that cannot write its file adds to it in memory") {
     if (store.decision(kSlot)->schedule != "q128") return 4;
     return log.warnings().size() == 1 ? 0 : 5;
   });
-  if (status) CHECK(*status == 0);
-  else MESSAGE("skipped: this process cannot become another user");
+  if (status)
+    CHECK(*status == 0);
+  else
+    MESSAGE("skipped: this process cannot become another user");
 }
