@@ -11,7 +11,8 @@ namespace {
 constexpr int kDlCpu = 1, kDlCuda = 2, kDlCudaHost = 3, kDlCudaManaged = 13;
 
 [[noreturn]] void bad(const char* name, const std::string& given, const std::string& expected) {
-  throw Error(Status::bad_argument, fmt::format("{}: given {}; expected {}", name, given, expected));
+  throw Error(Status::bad_argument,
+              fmt::format("{}: given {}; expected {}", name, given, expected));
 }
 
 TensorView view_of(const char* name, const flashwright_tensor* tensor) {
@@ -19,22 +20,30 @@ TensorView view_of(const char* name, const flashwright_tensor* tensor) {
   TensorView out;
   const auto dtype = [&]() -> DType {
     for (const DType candidate : {DType::fp16, DType::bf16, DType::fp32})
-      if (tensor->type_code == info(candidate).dlpack_code && tensor->type_bits == info(candidate).bytes * 8 &&
-          tensor->type_lanes == 1)
+      if (tensor->type_code == info(candidate).dlpack_code &&
+          tensor->type_bits == info(candidate).bytes * 8 && tensor->type_lanes == 1)
         return candidate;
-    bad(name, fmt::format("elements of DLPack code {}, {} bits, {} lanes", tensor->type_code, tensor->type_bits,
-                          tensor->type_lanes), dtype_names());
+    bad(name,
+        fmt::format("elements of DLPack code {}, {} bits, {} lanes", tensor->type_code,
+                    tensor->type_bits, tensor->type_lanes),
+        dtype_names());
   };
   out.dtype = dtype();
   if (tensor->ndim < 1 || tensor->ndim > 4)
-    bad(name, fmt::format("rank {}", tensor->ndim), "rank 4 (batch, seq, heads, dim); for lse rank 3");
+    bad(name, fmt::format("rank {}", tensor->ndim),
+        "rank 4 (batch, seq, heads, dim); for lse rank 3");
   if (tensor->shape == nullptr) bad(name, "no shape", "its extents");
   switch (tensor->device_type) {
     case kDlCpu:
-    case kDlCudaHost: out.device = BackendKind::cpu; break;
+    case kDlCudaHost:
+      out.device = BackendKind::cpu;
+      break;
     case kDlCuda:
-    case kDlCudaManaged: out.device = BackendKind::cuda; break;
-    default: bad(name, fmt::format("DLPack device type {}", tensor->device_type), "1 (CPU) or 2 (CUDA)");
+    case kDlCudaManaged:
+      out.device = BackendKind::cuda;
+      break;
+    default:
+      bad(name, fmt::format("DLPack device type {}", tensor->device_type), "1 (CPU) or 2 (CUDA)");
   }
   out.device_index = out.device == BackendKind::cpu ? 0 : tensor->device_id;
   out.ndim = tensor->ndim;
@@ -45,13 +54,15 @@ TensorView view_of(const char* name, const flashwright_tensor* tensor) {
     out.stride[at] = tensor->strides != nullptr ? tensor->strides[i] : dense;
     dense *= std::max<std::int64_t>(tensor->shape[i], 1);
   }
-  out.data = tensor->data == nullptr ? nullptr : static_cast<char*>(tensor->data) + tensor->byte_offset;
+  out.data =
+      tensor->data == nullptr ? nullptr : static_cast<char*>(tensor->data) + tensor->byte_offset;
   return out;
 }
 
 BlockLists lists_of(const flashwright_blocks& blocks) {
   if (blocks.size != sizeof(flashwright_blocks))
-    bad("blocks", fmt::format("size {}", blocks.size), fmt::format("{}, of this version", sizeof(flashwright_blocks)));
+    bad("blocks", fmt::format("size {}", blocks.size),
+        fmt::format("{}, of this version", sizeof(flashwright_blocks)));
   BlockLists out;
   out.seq_q = blocks.seq_q;
   out.seq_kv = blocks.seq_kv;
@@ -96,8 +107,18 @@ Arguments arguments_of(const flashwright_arguments* args) {
 flashwright_blocks* make_blocks(BlockMask mask) {
   auto* const owned = new OwnedBlocks{{}, std::move(mask)};
   const BlockLists& l = owned->mask.lists;
-  owned->view = {sizeof(flashwright_blocks), l.seq_q, l.seq_kv, l.block_q, l.block_kv, l.batch, l.heads,
-                 l.full_offsets, l.full_columns, l.partial_offsets, l.partial_columns, l.partial_bits};
+  owned->view = {sizeof(flashwright_blocks),
+                 l.seq_q,
+                 l.seq_kv,
+                 l.block_q,
+                 l.block_kv,
+                 l.batch,
+                 l.heads,
+                 l.full_offsets,
+                 l.full_columns,
+                 l.partial_offsets,
+                 l.partial_columns,
+                 l.partial_bits};
   return &owned->view;
 }
 

@@ -59,7 +59,8 @@ fw::Engine& engine_of(flashwright_engine* engine) {
 template <typename Pointer>
 Pointer required(Pointer pointer, const char* name) {
   if (pointer == nullptr)
-    throw fw::Error(fw::Status::bad_argument, fmt::format("{}: given a null pointer; expected an address", name));
+    throw fw::Error(fw::Status::bad_argument,
+                    fmt::format("{}: given a null pointer; expected an address", name));
   return pointer;
 }
 
@@ -76,20 +77,27 @@ std::optional<fw::Shape> shape_of(const flashwright_shape* shape) {
   if (shape == nullptr) return std::nullopt;
   const fw::Shape out{shape->batch, shape->heads_q, shape->heads_kv, shape->seq_q, shape->seq_kv};
   if (out.batch < 1 || out.heads_q < 1 || out.heads_kv < 1 || out.seq_q < 0 || out.seq_kv < 0 ||
-      out.heads_q % out.heads_kv != 0 || out.batch > (std::int64_t{1} << 31) || out.heads_q > (std::int64_t{1} << 31) ||
-      out.seq_q >= (std::int64_t{1} << 30) || out.seq_kv >= (std::int64_t{1} << 30))
-    throw fw::Error(fw::Status::bad_argument,
-                    fmt::format("shape: given {}; expected at least one batch entry and head, query heads divisible by "
-                                "key heads, and lengths below {}", to_string(out), std::int64_t{1} << 30));
+      out.heads_q % out.heads_kv != 0 || out.batch > (std::int64_t{1} << 31) ||
+      out.heads_q > (std::int64_t{1} << 31) || out.seq_q >= (std::int64_t{1} << 30) ||
+      out.seq_kv >= (std::int64_t{1} << 30))
+    throw fw::Error(
+        fw::Status::bad_argument,
+        fmt::format(
+            "shape: given {}; expected at least one batch entry and head, query heads divisible by "
+            "key heads, and lengths below {}",
+            to_string(out), std::int64_t{1} << 30));
   return out;
 }
 
-const fw::Shape* pointer_to(const std::optional<fw::Shape>& shape) { return shape ? &*shape : nullptr; }
+const fw::Shape* pointer_to(const std::optional<fw::Shape>& shape) {
+  return shape ? &*shape : nullptr;
+}
 
 fw::Effort effort_of(flashwright_effort effort) {
   if (effort < FLASHWRIGHT_LOADED || effort > FLASHWRIGHT_TUNE)
-    throw fw::Error(fw::Status::bad_argument,
-                    fmt::format("effort: given {}; expected FLASHWRIGHT_LOADED .. FLASHWRIGHT_TUNE", effort));
+    throw fw::Error(
+        fw::Status::bad_argument,
+        fmt::format("effort: given {}; expected FLASHWRIGHT_LOADED .. FLASHWRIGHT_TUNE", effort));
   return static_cast<fw::Effort>(effort);
 }
 
@@ -107,9 +115,11 @@ json options_of(const char* text, std::initializer_list<const char*> known) {
     throw fw::Error(fw::Status::bad_argument, fmt::format("options: not JSON: {}", error.what()));
   }
   for (const auto& [name, value] : object.items())
-    if (std::find_if(known.begin(), known.end(), [&name = name](const char* k) { return name == k; }) == known.end())
-      throw fw::Error(fw::Status::bad_argument,
-                      fmt::format("options: unknown field '{}'; known: {}", name, fmt::join(known, ", ")));
+    if (std::find_if(known.begin(), known.end(),
+                     [&name = name](const char* k) { return name == k; }) == known.end())
+      throw fw::Error(
+          fw::Status::bad_argument,
+          fmt::format("options: unknown field '{}'; known: {}", name, fmt::join(known, ", ")));
   return object;
 }
 
@@ -117,12 +127,15 @@ double number_option(const json& options, const char* name, double fallback) {
   if (!options.contains(name)) return fallback;
   const json& value = options[name];
   if (!value.is_number() || !(value.get<double>() >= 0))
-    throw fw::Error(fw::Status::bad_argument,
-                    fmt::format("options: {} is {}; allowed: a number from 0 on", name, value.dump()));
+    throw fw::Error(
+        fw::Status::bad_argument,
+        fmt::format("options: {} is {}; allowed: a number from 0 on", name, value.dump()));
   return value.get<double>();
 }
 
-fw::DeviceInfo device_of(const char* target) { return fw::device_for(target == nullptr ? "" : target); }
+fw::DeviceInfo device_of(const char* target) {
+  return fw::device_for(target == nullptr ? "" : target);
+}
 
 }  // namespace
 
@@ -152,21 +165,25 @@ flashwright_engine* flashwright_engine_default(void) { return nullptr; }
 
 void flashwright_engine_release(flashwright_engine* engine) { delete engine; }
 
-flashwright_status flashwright_supports(flashwright_engine* engine, const char* config, char** reasons) {
+flashwright_status flashwright_supports(flashwright_engine* engine, const char* config,
+                                        char** reasons) {
   return guarded([&] {
     (void)engine;
-    *required(reasons, "reasons") = copy_out(json(fw::reasons_against_config(required(config, "config"))).dump());
+    *required(reasons, "reasons") =
+        copy_out(json(fw::reasons_against_config(required(config, "config"))).dump());
   });
 }
 
-flashwright_status flashwright_normalise(flashwright_engine* engine, const char* config, char** normalised) {
+flashwright_status flashwright_normalise(flashwright_engine* engine, const char* config,
+                                         char** normalised) {
   return guarded([&] {
-    *required(normalised, "normalised") = copy_out(fw::normalised(engine_of(engine), required(config, "config")));
+    *required(normalised, "normalised") =
+        copy_out(fw::normalised(engine_of(engine), required(config, "config")));
   });
 }
 
-flashwright_status flashwright_explain(flashwright_engine* engine, const char* config, const flashwright_shape* shape,
-                                       char** explanation) {
+flashwright_status flashwright_explain(flashwright_engine* engine, const char* config,
+                                       const flashwright_shape* shape, char** explanation) {
   return guarded([&] {
     const auto wanted = shape_of(shape);
     *required(explanation, "explanation") =
@@ -179,9 +196,10 @@ flashwright_status flashwright_get_kernel(flashwright_engine* engine, const char
                                           flashwright_kernel** kernel) {
   return guarded([&] {
     const auto wanted = shape_of(shape);
-    const fw::Kernel* const found = engine_of(engine).get_kernel(required(config, "config"), pointer_to(wanted),
-                                                                 effort_of(effort));
-    *required(kernel, "kernel") = reinterpret_cast<flashwright_kernel*>(const_cast<fw::Kernel*>(found));
+    const fw::Kernel* const found = engine_of(engine).get_kernel(
+        required(config, "config"), pointer_to(wanted), effort_of(effort));
+    *required(kernel, "kernel") =
+        reinterpret_cast<flashwright_kernel*>(const_cast<fw::Kernel*>(found));
   });
 }
 
@@ -193,12 +211,14 @@ void flashwright_kernel_release(flashwright_kernel* kernel) {
   if (kernel != nullptr) fw::release(reinterpret_cast<const fw::Kernel*>(kernel));
 }
 
-flashwright_status flashwright_prepare(flashwright_engine* engine, const char* configs, flashwright_effort effort,
-                                       flashwright_progress progress, void* user, char** report) {
+flashwright_status flashwright_prepare(flashwright_engine* engine, const char* configs,
+                                       flashwright_effort effort, flashwright_progress progress,
+                                       void* user, char** report) {
   return guarded([&] {
     const std::string text = required(configs, "configs");
     const fw::Effort how_far = effort_of(effort);
-    const fw::PrepareProgress tell = [&](std::int64_t done, std::int64_t total, const std::string& event) {
+    const fw::PrepareProgress tell = [&](std::int64_t done, std::int64_t total,
+                                         const std::string& event) {
       return progress == nullptr || progress(user, done, total, event.c_str()) == 0;
     };
     *required(report, "report") = copy_out(engine_of(engine).prepare(text, how_far, tell));
@@ -206,7 +226,8 @@ flashwright_status flashwright_prepare(flashwright_engine* engine, const char* c
 }
 
 flashwright_status flashwright_kernel_workspace_bytes(const flashwright_kernel* kernel,
-                                                      const flashwright_arguments* arguments, size_t* bytes) {
+                                                      const flashwright_arguments* arguments,
+                                                      size_t* bytes) {
   return guarded([&] {
     const fw::Kernel& k = kernel_of(kernel);
     const fw::ResolvedArguments resolved =
@@ -215,7 +236,8 @@ flashwright_status flashwright_kernel_workspace_bytes(const flashwright_kernel* 
   });
 }
 
-flashwright_status flashwright_kernel_launch(const flashwright_kernel* kernel, const flashwright_arguments* arguments,
+flashwright_status flashwright_kernel_launch(const flashwright_kernel* kernel,
+                                             const flashwright_arguments* arguments,
                                              void* workspace, void* stream) {
   return guarded([&] {
     const fw::Kernel& k = kernel_of(kernel);
@@ -236,26 +258,32 @@ const void* flashwright_kernel_binary(const flashwright_kernel* kernel, size_t* 
   return binary.data();
 }
 
-flashwright_status flashwright_kernel_describe(const flashwright_kernel* kernel, char** description) {
-  return guarded([&] { *required(description, "description") = copy_out(fw::describe(kernel_of(kernel))); });
+flashwright_status flashwright_kernel_describe(const flashwright_kernel* kernel,
+                                               char** description) {
+  return guarded(
+      [&] { *required(description, "description") = copy_out(fw::describe(kernel_of(kernel))); });
 }
 
-flashwright_status flashwright_emit(flashwright_engine* engine, const char* config, const flashwright_shape* shape,
-                                    char** text) {
+flashwright_status flashwright_emit(flashwright_engine* engine, const char* config,
+                                    const flashwright_shape* shape, char** text) {
   return guarded([&] {
     const auto wanted = shape_of(shape);
     const fw::Request request = engine_of(engine).prepare_request(required(config, "config"));
-    const fw::Selection selection = engine_of(engine).select(request, wanted.value_or(fw::typical_shape()));
-    *required(text, "text") = copy_out(request.family->emit(request.problem, selection.schedule).text);
+    const fw::Selection selection =
+        engine_of(engine).select(request, wanted.value_or(fw::typical_shape()));
+    *required(text, "text") =
+        copy_out(request.family->emit(request.problem, selection.schedule).text);
   });
 }
 
-flashwright_status flashwright_compile(flashwright_engine* engine, const char* config, const flashwright_shape* shape,
-                                       char** report, char** binary, size_t* binary_bytes) {
+flashwright_status flashwright_compile(flashwright_engine* engine, const char* config,
+                                       const flashwright_shape* shape, char** report, char** binary,
+                                       size_t* binary_bytes) {
   return guarded([&] {
     const auto wanted = shape_of(shape);
     const fw::Request request = engine_of(engine).prepare_request(required(config, "config"));
-    const fw::Selection selection = engine_of(engine).select(request, wanted.value_or(fw::typical_shape()));
+    const fw::Selection selection =
+        engine_of(engine).select(request, wanted.value_or(fw::typical_shape()));
     const fw::Built built = engine_of(engine).compile(request, selection.schedule);
     std::unique_ptr<char, decltype(&std::free)> bytes(nullptr, &std::free);
     if (binary != nullptr) bytes.reset(copy_out(built.binary.bytes));
@@ -265,8 +293,9 @@ flashwright_status flashwright_compile(flashwright_engine* engine, const char* c
   });
 }
 
-flashwright_status flashwright_tune(flashwright_engine* engine, const char* config, const flashwright_shape* shape,
-                                    const char* options, flashwright_progress progress, void* user, char** report) {
+flashwright_status flashwright_tune(flashwright_engine* engine, const char* config,
+                                    const flashwright_shape* shape, const char* options,
+                                    flashwright_progress progress, void* user, char** report) {
   return guarded([&] {
     const auto wanted = shape_of(shape);
     const json object = options_of(options, {"budget_s", "device", "seed"});
@@ -280,7 +309,8 @@ flashwright_status flashwright_tune(flashwright_engine* engine, const char* conf
     std::optional<fw::DeviceInfo> device;
     if (object.contains("device")) {
       const json& named = object["device"];
-      device = named.is_string() ? fw::device_profile(named.get<std::string>()) : fw::device_from_json(named.dump());
+      device = named.is_string() ? fw::device_profile(named.get<std::string>())
+                                 : fw::device_from_json(named.dump());
     }
     const fw::TuneReport done =
         engine_of(engine).tune(required(config, "config"), wanted.value_or(fw::typical_shape()),
@@ -289,8 +319,9 @@ flashwright_status flashwright_tune(flashwright_engine* engine, const char* conf
   });
 }
 
-flashwright_status flashwright_bench(flashwright_engine* engine, const char* config, const flashwright_shape* shape,
-                                     const char* options, char** report) {
+flashwright_status flashwright_bench(flashwright_engine* engine, const char* config,
+                                     const flashwright_shape* shape, const char* options,
+                                     char** report) {
   return guarded([&] {
     const auto wanted = shape_of(shape);
     const json object = options_of(options, {"against", "seconds"});
@@ -305,20 +336,21 @@ flashwright_status flashwright_bench(flashwright_engine* engine, const char* con
   });
 }
 
-flashwright_status flashwright_check(const char* config, const flashwright_arguments* arguments, int64_t max_rows,
-                                     char** report) {
+flashwright_status flashwright_check(const char* config, const flashwright_arguments* arguments,
+                                     int64_t max_rows, char** report) {
   return guarded([&] {
     const fw::Config parsed = fw::config_from_json(required(config, "config"));
     const fw::Problem problem = fw::normalise(parsed, {fw::BackendKind::cpu, "host"});
     const fw::Arguments args = fw::arguments_of(required(arguments, "arguments"));
     fw::resolve(parsed, problem, args);  // the same checks as a launch
     const fw::Judge verdict = fw::judge(parsed, problem, args, max_rows);
-    *required(report, "report") = copy_out(json{{"passed", verdict.passed()},
-                                                {"rows", verdict.rows()},
-                                                {"error", verdict.error()},
-                                                {"tolerance", verdict.tolerance()},
-                                                {"lse_error_over_bound", verdict.lse_excess()},
-                                                {"finite", verdict.finite()}}.dump());
+    *required(report, "report") = copy_out(json{
+        {"passed", verdict.passed()},
+        {"rows", verdict.rows()},
+        {"error", verdict.error()},
+        {"tolerance", verdict.tolerance()},
+        {"lse_error_over_bound", verdict.lse_excess()},
+        {"finite", verdict.finite()}}.dump());
   });
 }
 
@@ -326,29 +358,31 @@ flashwright_status flashwright_doctor(flashwright_engine* engine, char** report)
   return guarded([&] { *required(report, "report") = copy_out(fw::doctor(engine_of(engine))); });
 }
 
-flashwright_status flashwright_cache(flashwright_engine* engine, const char* operation, const char* argument,
-                                     char** report) {
+flashwright_status flashwright_cache(flashwright_engine* engine, const char* operation,
+                                     const char* argument, char** report) {
   return guarded([&] {
-    *required(report, "report") = copy_out(
-        fw::cache_report(engine_of(engine), required(operation, "operation"), argument == nullptr ? "" : argument));
+    *required(report, "report") = copy_out(fw::cache_report(
+        engine_of(engine), required(operation, "operation"), argument == nullptr ? "" : argument));
   });
 }
 
-flashwright_status flashwright_blocks_from_mask(const uint8_t* keep, int64_t batch, int64_t heads, int64_t seq_q,
-                                                int64_t seq_kv, int64_t block_q, int64_t block_kv,
-                                                flashwright_blocks** blocks) {
+flashwright_status flashwright_blocks_from_mask(const uint8_t* keep, int64_t batch, int64_t heads,
+                                                int64_t seq_q, int64_t seq_kv, int64_t block_q,
+                                                int64_t block_kv, flashwright_blocks** blocks) {
   return guarded([&] {
-    *required(blocks, "blocks") =
-        fw::make_blocks(fw::block_mask_from_dense(keep, batch, heads, seq_q, seq_kv, block_q, block_kv));
+    *required(blocks, "blocks") = fw::make_blocks(
+        fw::block_mask_from_dense(keep, batch, heads, seq_q, seq_kv, block_q, block_kv));
   });
 }
 
 void flashwright_blocks_free(flashwright_blocks* blocks) { fw::free_blocks(blocks); }
 
-flashwright_status flashwright_allocate(flashwright_engine*, const char* target, size_t bytes, void** memory) {
+flashwright_status flashwright_allocate(flashwright_engine*, const char* target, size_t bytes,
+                                        void** memory) {
   return guarded([&] {
     const fw::DeviceInfo device = device_of(target);
-    *required(memory, "memory") = fw::backend_for(device.target.backend).allocate(device.index, bytes);
+    *required(memory, "memory") =
+        fw::backend_for(device.target.backend).allocate(device.index, bytes);
   });
 }
 
@@ -359,16 +393,16 @@ flashwright_status flashwright_deallocate(flashwright_engine*, const char* targe
   });
 }
 
-flashwright_status flashwright_copy_to_device(flashwright_engine*, const char* target, void* memory, const void* host,
-                                              size_t bytes) {
+flashwright_status flashwright_copy_to_device(flashwright_engine*, const char* target, void* memory,
+                                              const void* host, size_t bytes) {
   return guarded([&] {
     const fw::DeviceInfo device = device_of(target);
     fw::backend_for(device.target.backend).copy_in(device.index, memory, host, bytes);
   });
 }
 
-flashwright_status flashwright_copy_to_host(flashwright_engine*, const char* target, void* host, const void* memory,
-                                            size_t bytes) {
+flashwright_status flashwright_copy_to_host(flashwright_engine*, const char* target, void* host,
+                                            const void* memory, size_t bytes) {
   return guarded([&] {
     const fw::DeviceInfo device = device_of(target);
     fw::backend_for(device.target.backend).copy_out(device.index, host, memory, bytes);
@@ -393,14 +427,16 @@ void flashwright_set_log(flashwright_log log, void* user, int32_t level) {
   fw::set_log_level(static_cast<fw::LogLevel>(level));
 }
 
-flashwright_status flashwright_set_executor(flashwright_engine*, const flashwright_executor* executor) {
+flashwright_status flashwright_set_executor(flashwright_engine*,
+                                            const flashwright_executor* executor) {
   return guarded([&] {
     fw::Backend& cpu = fw::backend_for(fw::BackendKind::cpu);
     if (executor == nullptr) return cpu.set_executor(nullptr);
     if (executor->concurrency < 1 || executor->parallel == nullptr)
-      throw fw::Error(fw::Status::bad_argument,
-                      fmt::format("executor: given concurrency {}; expected at least 1 and a function",
-                                  executor->concurrency));
+      throw fw::Error(
+          fw::Status::bad_argument,
+          fmt::format("executor: given concurrency {}; expected at least 1 and a function",
+                      executor->concurrency));
     const fw::Executor own = {executor->concurrency, executor->parallel, executor->self};
     cpu.set_executor(&own);
   });

@@ -22,19 +22,22 @@ const CpuPlugin* open(std::string& reason) {
     const std::string folder = own_folder();
     candidates = {folder + "/" + kFileName, folder + "/../lib/" + kFileName, kFileName};
   }
-  auto* const library = new SharedLibrary(candidates);  // stays open: its kernels may run until the end
+  auto* const library =
+      new SharedLibrary(candidates);  // stays open: its kernels may run until the end
   if (!*library) {
-    reason = fmt::format("{} was not found beside the library, or could not be loaded ({}); it is built when LLVM "
-                         "16 or newer is installed, and FLASHWRIGHT_CPU_PLUGIN can name it", kFileName,
-                         library->failure());
+    reason = fmt::format(
+        "{} was not found beside the library, or could not be loaded ({}); it is built when LLVM "
+        "16 or newer is installed, and FLASHWRIGHT_CPU_PLUGIN can name it",
+        kFileName, library->failure());
     return nullptr;
   }
   const auto entry = reinterpret_cast<CpuPluginEntry>(library->symbol(kCpuPluginEntry));
   static const CpuPluginHost host = {&plugin_log, &log_enabled};
   const CpuPlugin* const plugin = entry == nullptr ? nullptr : entry(&host);
   if (plugin == nullptr || std::string_view(plugin->build_id) != kBuildId) {
-    reason = fmt::format("{} comes from another build ({}; the library is {}): reinstall both together",
-                         library->path(), plugin == nullptr ? "unknown" : plugin->build_id, kBuildId);
+    reason =
+        fmt::format("{} comes from another build ({}; the library is {}): reinstall both together",
+                    library->path(), plugin == nullptr ? "unknown" : plugin->build_id, kBuildId);
     return nullptr;
   }
   return plugin;

@@ -1,5 +1,6 @@
-// The border between the library and libflashwright-cpu.so, the one shared object that links LLVM. It is
-// opened on the first use of the CPU backend, so a process that never computes on the CPU never maps it.
+// The border between the library and libflashwright-cpu.so, the one shared object that links LLVM.
+// It is opened on the first use of the CPU backend, so a process that never computes on the CPU
+// never maps it.
 #pragma once
 
 #include "core/log.hpp"
@@ -9,11 +10,12 @@
 namespace flashwright {
 
 struct CpuPlugin {
-  const char* build_id;    // must equal the library's: both come from one build
+  const char* build_id;  // must equal the library's: both come from one build
   const Family* family;
   Backend* backend;
-  // The rate of multiply-adds on registers alone, in 10^9 floating-point operations a second, that this many
-  // threads reach together: what a kernel's speed is a fraction of. Takes about `milliseconds`.
+  // The rate of multiply-adds on registers alone, in 10^9 floating-point operations a second, that
+  // this many threads reach together: what a kernel's speed is a fraction of. Takes about
+  // `milliseconds`.
   double (*fma_peak_gflops)(int threads, double milliseconds);
 };
 
@@ -27,7 +29,8 @@ struct CpuPluginHost {
 constexpr const char* kCpuPluginEntry = "flashwright_cpu_plugin";
 using CpuPluginEntry = const CpuPlugin* (*)(const CpuPluginHost* host);
 
-// Opens the plugin once. On failure returns null and sets `reason` to what is missing and what to do.
+// Opens the plugin once. On failure returns null and sets `reason` to what is missing and what to
+// do.
 const CpuPlugin* load_cpu_plugin(std::string& reason);
 
 }  // namespace flashwright

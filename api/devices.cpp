@@ -12,15 +12,16 @@
 namespace flashwright {
 namespace {
 
-// Whether code for `target` runs on the device: exactly its own architecture, or an older minor of the same
-// major without suffix; on a CPU any rung up to its own.
+// Whether code for `target` runs on the device: exactly its own architecture, or an older minor of
+// the same major without suffix; on a CPU any rung up to its own.
 bool runs(const DeviceInfo& device, const Target& target) {
   if (device.target.backend != target.backend) return false;
   if (device.target == target) return true;
   const ArchInfo& have = arch_info(device.target);
   const ArchInfo& want = arch_info(target);
   if (target.backend == BackendKind::cpu)
-    return want.vector_bytes <= have.vector_bytes && (want.target.arch == "neon") == (have.target.arch == "neon");
+    return want.vector_bytes <= have.vector_bytes &&
+           (want.target.arch == "neon") == (have.target.arch == "neon");
   return !target.arch.ends_with('a') && want.major == have.major && want.minor <= have.minor;
 }
 
@@ -67,10 +68,12 @@ DeviceInfo device_for(const std::string& target) {
     if (!devices.empty()) return devices.front();
     // Says what is missing, in the backend's own words.
     const std::string missing = backend_for(kind).device_missing();
-    throw Error(Status::unavailable, std::string("target: no device of '") + to_string(kind) + "': " +
-                                         (missing.empty() ? "none that any kernel family knows" : missing));
+    throw Error(Status::unavailable,
+                std::string("target: no device of '") + to_string(kind) +
+                    "': " + (missing.empty() ? "none that any kernel family knows" : missing));
   };
-  if (target.empty() && !present_devices(BackendKind::cuda).empty()) return first(BackendKind::cuda);
+  if (target.empty() && !present_devices(BackendKind::cuda).empty())
+    return first(BackendKind::cuda);
   if (target.empty() || target == "cpu") return first(BackendKind::cpu);
   if (target == "cuda") return first(BackendKind::cuda);
   const Target wanted = parse_target(target);

@@ -15,8 +15,8 @@ Backend& backend_for(BackendKind kind);
 // The devices present; found once. A backend that is missing has none.
 const std::vector<DeviceInfo>& present_devices(BackendKind kind);
 
-// The device that a Config's target means: "" the best one present, "cuda" and "cpu" the first of that kind,
-// an architecture a device that can run it, or else an assumed one that is not present.
+// The device that a Config's target means: "" the best one present, "cuda" and "cpu" the first of
+// that kind, an architecture a device that can run it, or else an assumed one that is not present.
 DeviceInfo device_for(const std::string& target);
 
 // Makes the kernel families of a backend known; the CPU's come with its plugin.

@@ -47,9 +47,12 @@ EngineOptions engine_options_from_json(std::string_view text) {
         effort = value.get<std::string>();
         effort_from = "engine options: effort";
       } else {
-        throw Error(Status::bad_argument,
-                    fmt::format("engine options: unknown field '{}'; known: cache_dir, data_dir, max_bytes, "
-                                "effort, jobs", name));
+        throw Error(
+            Status::bad_argument,
+            fmt::format(
+                "engine options: unknown field '{}'; known: cache_dir, data_dir, max_bytes, "
+                "effort, jobs",
+                name));
       }
     }
   } catch (const json::exception& error) {
@@ -57,8 +60,9 @@ EngineOptions engine_options_from_json(std::string_view text) {
   }
   const std::optional<Effort> parsed = parse_effort(effort);
   if (!parsed)
-    throw Error(Status::bad_argument,
-                fmt::format("{} is '{}'; allowed: loaded, cached, compile, tune", effort_from, effort));
+    throw Error(
+        Status::bad_argument,
+        fmt::format("{} is '{}'; allowed: loaded, cached, compile, tune", effort_from, effort));
   options.effort = *parsed;
   return options;
 }
@@ -70,11 +74,15 @@ void release(const Kernel* kernel) {
 }
 
 Engine::Engine(EngineOptions options)
-    : options_(std::move(options)), artifacts_(options_.artifacts), tuning_(options_.tuning),
+    : options_(std::move(options)),
+      artifacts_(options_.artifacts),
+      tuning_(options_.tuning),
       flight_(artifacts_.status().path) {
   for (const std::string& name : env::unknown())
-    log(LogLevel::warn, fmt::format("the environment sets {}, which nothing reads; `flashwright doctor` lists "
-                                    "what is read", name));
+    log(LogLevel::warn,
+        fmt::format("the environment sets {}, which nothing reads; `flashwright doctor` lists "
+                    "what is read",
+                    name));
 }
 
 Engine::~Engine() { forget_requests(); }
@@ -95,7 +103,8 @@ Request Engine::prepare_request(std::string_view json) {
 }
 
 Selection Engine::select(const Request& request, const Shape& shape) {
-  return select_schedule(request.config, request.problem, request.device, shape, *request.family, tuning_);
+  return select_schedule(request.config, request.problem, request.device, shape, *request.family,
+                         tuning_);
 }
 
 const Kernel* Engine::find(std::string_view json, const Shape* shape) {
@@ -107,7 +116,8 @@ const Kernel* Engine::find(std::string_view json, const Shape* shape) {
   if (found == entries_.end()) return nullptr;
   Entry& entry = *found->second;
   const int place = shape == nullptr ? kBuckets : bucket_index(*shape, entry.sm_count);
-  const Kernel* const kernel = entry.kernels[static_cast<std::size_t>(place)].load(std::memory_order_acquire);
+  const Kernel* const kernel =
+      entry.kernels[static_cast<std::size_t>(place)].load(std::memory_order_acquire);
   if (kernel != nullptr) retain(kernel);
   return kernel;
 }
@@ -117,13 +127,15 @@ const Kernel* Engine::get_kernel(std::string_view json, const Shape* shape, Effo
   effort = limit(effort);
   const Request request = prepare_request(json);
   if (!request.device.present)
-    throw Error(Status::unavailable,
-                fmt::format("target: no device for '{}' is present; emit, compile and tune work without one",
-                            to_string(request.problem.target)));
+    throw Error(
+        Status::unavailable,
+        fmt::format(
+            "target: no device for '{}' is present; emit, compile and tune work without one",
+            to_string(request.problem.target)));
   const Shape wanted = shape != nullptr ? *shape : typical_shape();
   Selection selection = select(request, wanted);
-  if (effort == Effort::tune && selection.choice != Choice::config && selection.choice != Choice::pinned &&
-      selection.choice != Choice::measured) {
+  if (effort == Effort::tune && selection.choice != Choice::config &&
+      selection.choice != Choice::pinned && selection.choice != Choice::measured) {
     TuneOptions quick;
     quick.budget_s = kQuickBudget;
     tune(json, wanted, nullptr, quick);
@@ -159,9 +171,10 @@ void Engine::forget_requests() {
   entries_.clear();
 }
 
-std::shared_ptr<const Code> Engine::code_for(const Request& request, const Schedule& schedule, Effort effort) {
-  const std::string key = fmt::format("{} {} device {}", to_string(request.problem), to_string(schedule),
-                                      request.device.index);
+std::shared_ptr<const Code> Engine::code_for(const Request& request, const Schedule& schedule,
+                                             Effort effort) {
+  const std::string key = fmt::format("{} {} device {}", to_string(request.problem),
+                                      to_string(schedule), request.device.index);
   std::promise<CodePointer> promise;
   std::shared_future<CodePointer> future;
   bool mine = false;
@@ -171,8 +184,9 @@ std::shared_ptr<const Code> Engine::code_for(const Request& request, const Sched
     if (found != code_.end()) {
       future = found->second;
     } else if (effort == Effort::loaded) {
-      throw Error(Status::not_cached, fmt::format("{} {} is not loaded, and the effort allowed is 'loaded'",
-                                                  to_string(request.problem), to_string(schedule)));
+      throw Error(Status::not_cached,
+                  fmt::format("{} {} is not loaded, and the effort allowed is 'loaded'",
+                              to_string(request.problem), to_string(schedule)));
     } else {
       future = code_[key] = promise.get_future().share();
       mine = true;
@@ -191,7 +205,8 @@ std::shared_ptr<const Code> Engine::code_for(const Request& request, const Sched
   return future.get();
 }
 
-Engine::CodePointer Engine::make_code(const Request& request, const Schedule& schedule, Effort effort) {
+Engine::CodePointer Engine::make_code(const Request& request, const Schedule& schedule,
+                                      Effort effort) {
   Backend& backend = backend_for(request.problem.target.backend);
   auto code = std::make_shared<Code>();
   code->problem = request.problem;
@@ -201,20 +216,24 @@ Engine::CodePointer Engine::make_code(const Request& request, const Schedule& sc
   Built& built = code->built;
   const std::string label = fmt::format("{} {}", to_string(request.problem), to_string(schedule));
   const auto load = [&] {
-    code->loaded = std::make_unique<LoadedKernel>(backend, built.binary, built.source.plan, request.device.index);
+    code->loaded = std::make_unique<LoadedKernel>(backend, built.binary, built.source.plan,
+                                                  request.device.index);
   };
   if (fetch(built, artifacts_)) {
     load();
     return code;
   }
   if (effort < Effort::compile)
-    throw Error(Status::not_cached, fmt::format("{} is not in the store {}, and the effort allowed is 'cached'; "
-                                                "`flashwright compile` or prepare() puts it there", label,
-                                                artifacts_.status().path));
+    throw Error(Status::not_cached,
+                fmt::format("{} is not in the store {}, and the effort allowed is 'cached'; "
+                            "`flashwright compile` or prepare() puts it there",
+                            label, artifacts_.status().path));
   if (const std::string missing = backend.compiler_missing(); !missing.empty())
-    throw Error(Status::unavailable, fmt::format("{} is not in the store and cannot be compiled: {}", label, missing));
+    throw Error(Status::unavailable,
+                fmt::format("{} is not in the store and cannot be compiled: {}", label, missing));
   // One compilation for many processes that start cold together.
-  const Flight::Turn turn = flight_.wait(built.key, label, [&] { return artifacts_.contains(built.key); });
+  const Flight::Turn turn =
+      flight_.wait(built.key, label, [&] { return artifacts_.contains(built.key); });
   if (!fetch(built, artifacts_)) {
     built.binary = backend.compile(built.source);
     log(LogLevel::info, fmt::format("compiled {} in {:.0f} ms", label, built.binary.compile_ms));
@@ -224,7 +243,8 @@ Engine::CodePointer Engine::make_code(const Request& request, const Schedule& sc
   return code;
 }
 
-TuneReport Engine::tune(std::string_view json, const Shape& shape, const DeviceInfo* device, TuneOptions options) {
+TuneReport Engine::tune(std::string_view json, const Shape& shape, const DeviceInfo* device,
+                        TuneOptions options) {
   Request request = prepare_request(json);
   if (device != nullptr) {
     request.device = *device;
@@ -236,7 +256,8 @@ TuneReport Engine::tune(std::string_view json, const Shape& shape, const DeviceI
   Backend& backend = backend_for(request.problem.target.backend);
   if (!request.device.present && !backend.compiler_missing().empty())
     throw Error(Status::unavailable, backend.compiler_missing());
-  const TuneRequest what = {request.config, request.problem, *request.family, backend, request.device, shape};
+  const TuneRequest what = {request.config, request.problem, *request.family,
+                            backend,        request.device,  shape};
   TuneReport report = flashwright::tune(what, artifacts_, tuning_, options);
   forget_requests();
   return report;

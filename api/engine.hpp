@@ -1,4 +1,5 @@
-// The engine behind the C interface: devices, stores, loaded kernels, and the way from a Config to a kernel.
+// The engine behind the C interface: devices, stores, loaded kernels, and the way from a Config to
+// a kernel.
 #pragma once
 
 #include <array>
@@ -68,7 +69,8 @@ std::vector<std::string> reasons_against_config(std::string_view json);
 std::string build_info();
 
 // Called with done of total and a line of JSON; false asks to stop.
-using PrepareProgress = std::function<bool(std::int64_t done, std::int64_t total, const std::string& event)>;
+using PrepareProgress =
+    std::function<bool(std::int64_t done, std::int64_t total, const std::string& event)>;
 
 class Engine {
  public:
@@ -78,22 +80,25 @@ class Engine {
   // Throws Error(bad_argument) or Error(unsupported) with every reason.
   Request prepare_request(std::string_view json);
 
-  // A retained kernel, fast for `shape` (null: no particular one) and right for any. Equal texts in the same
-  // bucket are served from a table.
+  // A retained kernel, fast for `shape` (null: no particular one) and right for any. Equal texts in
+  // the same bucket are served from a table.
   const Kernel* get_kernel(std::string_view json, const Shape* shape, Effort effort);
 
   Selection select(const Request& request, const Shape& shape);
 
   // Searches and stores; `device` replaces that of the Config when it is given.
-  TuneReport tune(std::string_view json, const Shape& shape, const DeviceInfo* device, TuneOptions options);
+  TuneReport tune(std::string_view json, const Shape& shape, const DeviceInfo* device,
+                  TuneOptions options);
 
   // The binary of a request, from the store or compiled and stored; for any known target.
   Built compile(const Request& request, const Schedule& schedule);
 
   // Times the kernel of a Config, with the unfused computation beside it when asked.
-  BenchReport bench(std::string_view json, const Shape& shape, bool against_unfused, double seconds);
+  BenchReport bench(std::string_view json, const Shape& shape, bool against_unfused,
+                    double seconds);
 
-  // Gets the kernels of a JSON array of Configs in parallel; a report as JSON. One failure does not stop the rest.
+  // Gets the kernels of a JSON array of Configs in parallel; a report as JSON. One failure does not
+  // stop the rest.
   std::string prepare(std::string_view configs, Effort effort, const PrepareProgress& progress);
 
   ArtifactStore& artifacts() { return artifacts_; }
@@ -109,7 +114,8 @@ class Engine {
 
   Effort limit(Effort effort) const;
   const Kernel* find(std::string_view json, const Shape* shape);
-  std::shared_ptr<const Code> code_for(const Request& request, const Schedule& schedule, Effort effort);
+  std::shared_ptr<const Code> code_for(const Request& request, const Schedule& schedule,
+                                       Effort effort);
   CodePointer make_code(const Request& request, const Schedule& schedule, Effort effort);
   void forget_requests();  // the next get_kernel chooses anew
 
@@ -121,7 +127,8 @@ class Engine {
   std::shared_mutex entries_mutex_;
   std::unordered_map<std::string, std::unique_ptr<Entry>> entries_;
 
-  // Code by problem, schedule and device. The future lets callers of one key wait for one compilation.
+  // Code by problem, schedule and device. The future lets callers of one key wait for one
+  // compilation.
   std::mutex code_mutex_;
   std::map<std::string, std::shared_future<CodePointer>> code_;
 };

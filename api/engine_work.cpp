@@ -29,11 +29,13 @@ std::vector<std::string> reasons_against_config(std::string_view text) {
     // Yes means that a schedule fits this device, the pinned one if there is one.
     const Family& family = choose_family(problem);
     const Shape shape = typical_shape();
-    const Schedule schedule = config.schedule.empty() ? family.default_schedule(problem, device, shape)
-                                                      : parse_schedule(config.schedule);
+    const Schedule schedule = config.schedule.empty()
+                                  ? family.default_schedule(problem, device, shape)
+                                  : parse_schedule(config.schedule);
     const Candidate candidate = family.consider(problem, device, shape, schedule);
     if (!candidate.rejected.empty())
-      reasons.push_back(fmt::format("schedule {} on {}: {}", to_string(schedule), device.name, candidate.rejected));
+      reasons.push_back(fmt::format("schedule {} on {}: {}", to_string(schedule), device.name,
+                                    candidate.rejected));
   } catch (const Error& error) {
     reasons.push_back(error.message);
   }
@@ -53,7 +55,8 @@ Built Engine::compile(const Request& request, const Schedule& schedule) {
   return built;
 }
 
-BenchReport Engine::bench(std::string_view text, const Shape& shape, bool against_unfused, double seconds) {
+BenchReport Engine::bench(std::string_view text, const Shape& shape, bool against_unfused,
+                          double seconds) {
   const Request request = prepare_request(text);
   if (!request.device.present)
     throw Error(Status::unavailable, fmt::format("bench: no device for '{}' is present",
@@ -68,8 +71,9 @@ BenchReport Engine::bench(std::string_view text, const Shape& shape, bool agains
     const Schedule schedule = other.family->default_schedule(other.problem, other.device, shape);
     entries.push_back({"unfused", other.problem, compile(other, schedule)});
   }
-  return flashwright::bench(request.config, shape, std::move(entries), backend_for(request.problem.target.backend),
-                            request.device.index, seconds);
+  return flashwright::bench(request.config, shape, std::move(entries),
+                            backend_for(request.problem.target.backend), request.device.index,
+                            seconds);
 }
 
 std::string Engine::prepare(std::string_view text, Effort effort, const PrepareProgress& progress) {
@@ -79,7 +83,8 @@ std::string Engine::prepare(std::string_view text, Effort effort, const PrepareP
   } catch (const json::exception& error) {
     throw Error(Status::bad_argument, fmt::format("configs: not JSON: {}", error.what()));
   }
-  if (!list.is_array()) throw Error(Status::bad_argument, "configs: given no JSON array; expected an array of Configs");
+  if (!list.is_array())
+    throw Error(Status::bad_argument, "configs: given no JSON array; expected an array of Configs");
   std::mutex mutex;
   std::size_t next = 0;
   std::int64_t done = 0;
@@ -114,10 +119,13 @@ std::string Engine::prepare(std::string_view text, Effort effort, const PrepareP
   };
   {
     std::vector<std::jthread> threads;
-    const int jobs = std::min<int>(options_.jobs > 0 ? options_.jobs : default_jobs(), static_cast<int>(list.size()));
+    const int jobs = std::min<int>(options_.jobs > 0 ? options_.jobs : default_jobs(),
+                                   static_cast<int>(list.size()));
     for (int i = 0; i < jobs; ++i) threads.emplace_back(work);
   }
-  if (stop) throw Error(Status::interrupted, fmt::format("prepare: stopped after {} of {}", done, list.size()));
+  if (stop)
+    throw Error(Status::interrupted,
+                fmt::format("prepare: stopped after {} of {}", done, list.size()));
   return report.dump();
 }
 

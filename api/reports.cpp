@@ -34,12 +34,18 @@ json to_json(const Resources& r) {
 
 const char* type_name(ParamType type) {
   switch (type) {
-    case ParamType::i32: return "i32";
-    case ParamType::i64: return "i64";
-    case ParamType::u32: return "u32";
-    case ParamType::u64: return "u64";
-    case ParamType::f32: return "f32";
-    default: return "pointer";
+    case ParamType::i32:
+      return "i32";
+    case ParamType::i64:
+      return "i64";
+    case ParamType::u32:
+      return "u32";
+    case ParamType::u64:
+      return "u64";
+    case ParamType::f32:
+      return "f32";
+    default:
+      return "pointer";
   }
 }
 
@@ -63,14 +69,15 @@ json plan_json(const LaunchPlan& plan) {
 }
 
 json decision_json(const Decision& d) {
-  return {{"schedule", d.schedule}, {"default", d.baseline},   {"grade", to_string(d.grade)},
-          {"gain", d.gain},         {"gain_low", d.gain_low},  {"gain_high", d.gain_high},
+  return {{"schedule", d.schedule}, {"default", d.baseline},    {"grade", to_string(d.grade)},
+          {"gain", d.gain},         {"gain_low", d.gain_low},   {"gain_high", d.gain_high},
           {"noise", d.noise},       {"confident", d.confident}, {"tied", d.tied},
           {"measured", d.measured}, {"failed", d.failed}};
 }
 
 json selection_json(const Selection& selection) {
-  json out = {{"schedule", to_string(selection.schedule)}, {"chosen_by", to_string(selection.choice)}};
+  json out = {{"schedule", to_string(selection.schedule)},
+              {"chosen_by", to_string(selection.choice)}};
   if (selection.decision) {
     out["evidence"] = decision_json(*selection.decision);
     out["evidence_bucket"] = selection.bucket;
@@ -86,14 +93,15 @@ json status_json(const StoreStatus& status) {
 }
 
 json artifact_json(const ArtifactInfo& a) {
-  return {{"key", to_hex(a.key)},           {"label", a.label},
-          {"target", to_string(a.target)},             {"kind", to_string(a.kind)},
-          {"toolchain", a.toolchain},       {"bytes", a.bytes},
+  return {{"key", to_hex(a.key)},      {"label", a.label},         {"target", to_string(a.target)},
+          {"kind", to_string(a.kind)}, {"toolchain", a.toolchain}, {"bytes", a.bytes},
           {"compile_ms", a.compile_ms}};
 }
 
 json import_json(const ImportReport& report) {
-  return {{"added", report.added}, {"known", report.known}, {"refused", report.refused},
+  return {{"added", report.added},
+          {"known", report.known},
+          {"refused", report.refused},
           {"problems", report.problems}};
 }
 
@@ -115,13 +123,19 @@ ExportParts split_export(std::istream& in) {
 // The words of Choice for people.
 std::string why(const Selection& selection) {
   switch (selection.choice) {
-    case Choice::config: return "the Config pins it";
-    case Choice::pinned: return "it is pinned in the store";
-    case Choice::measured: return "it won a measured search on this device for this bucket";
+    case Choice::config:
+      return "the Config pins it";
+    case Choice::pinned:
+      return "it is pinned in the store";
+    case Choice::measured:
+      return "it won a measured search on this device for this bucket";
     case Choice::measured_near:
-      return fmt::format("it won a measured search for the neighbouring bucket {}", selection.bucket);
-    case Choice::predicted: return "the model ranks it first; nothing was measured yet";
-    case Choice::by_default: return "nothing was tuned for this slot yet: it is the family's default";
+      return fmt::format("it won a measured search for the neighbouring bucket {}",
+                         selection.bucket);
+    case Choice::predicted:
+      return "the model ranks it first; nothing was measured yet";
+    case Choice::by_default:
+      return "nothing was tuned for this slot yet: it is the family's default";
   }
   return {};
 }
@@ -166,7 +180,8 @@ std::string explain(Engine& engine, std::string_view config, const Shape* shape)
   const Request request = engine.prepare_request(config);
   const Shape wanted = shape != nullptr ? *shape : typical_shape();
   const Selection selection = engine.select(request, wanted);
-  const Candidate candidate = request.family->consider(request.problem, request.device, wanted, selection.schedule);
+  const Candidate candidate =
+      request.family->consider(request.problem, request.device, wanted, selection.schedule);
   json out = selection_json(selection);
   out["problem"] = to_string(request.problem);
   out["shape"] = to_string(wanted);
@@ -185,16 +200,19 @@ std::string explain(Engine& engine, std::string_view config, const Shape* shape)
   Backend& backend = backend_for(request.problem.target.backend);
   Built built = emit_candidate(*request.family, request.problem, selection.schedule, backend);
   out["key"] = to_hex(built.key);
-  out["in_store"] = built.key == built.base ? fetch(built, engine.artifacts()) : engine.artifacts().contains(built.key);
+  out["in_store"] = built.key == built.base ? fetch(built, engine.artifacts())
+                                            : engine.artifacts().contains(built.key);
   // The alternatives: what was measured, and the model's order where nothing was.
   std::vector<Trial> trials = engine.tuning().trials(slot);
   std::stable_sort(trials.begin(), trials.end(), [](const Trial& a, const Trial& b) {
-    return std::pair(a.status != TrialStatus::ok, a.log_ratio) < std::pair(b.status != TrialStatus::ok, b.log_ratio);
+    return std::pair(a.status != TrialStatus::ok, a.log_ratio) <
+           std::pair(b.status != TrialStatus::ok, b.log_ratio);
   });
   constexpr std::size_t kShown = 12;
   std::vector<std::string> seen;
   for (const Trial& trial : trials) {
-    if (seen.size() == kShown || std::find(seen.begin(), seen.end(), trial.schedule) != seen.end()) continue;
+    if (seen.size() == kShown || std::find(seen.begin(), seen.end(), trial.schedule) != seen.end())
+      continue;
     seen.push_back(trial.schedule);
     json row = {{"schedule", trial.schedule}, {"status", to_string(trial.status)}};
     if (!trial.detail.empty()) row["detail"] = trial.detail;
@@ -205,7 +223,8 @@ std::string explain(Engine& engine, std::string_view config, const Shape* shape)
     out["alternatives"].push_back(row);
   }
   if (trials.empty()) {
-    const SearchSpace space = search_space(*request.family, request.problem, request.device, wanted, {}, 1);
+    const SearchSpace space =
+        search_space(*request.family, request.problem, request.device, wanted, {}, 1);
     for (std::size_t i = 0; i < std::min(kShown, space.order.size()); ++i)
       out["alternatives"].push_back({{"schedule", to_string(space.order[i].schedule)},
                                      {"status", "legal"},
@@ -271,15 +290,18 @@ std::string doctor(Engine& engine) {
   return out.dump();
 }
 
-std::string cache_report(Engine& engine, const std::string& operation, const std::string& argument) {
+std::string cache_report(Engine& engine, const std::string& operation,
+                         const std::string& argument) {
   ArtifactStore& artifacts = engine.artifacts();
   TuningStore& tuning = engine.tuning();
   json out;
   if (operation == "path") {
     out = {{"kernels", status_json(artifacts.status())}, {"tuning", status_json(tuning.status())}};
   } else if (operation == "ls") {
-    out = {{"kernels", json::array()}, {"tuning", json::array()}, {"compiles", artifacts.compiles()}};
-    for (const ArtifactInfo& artifact : artifacts.list()) out["kernels"].push_back(artifact_json(artifact));
+    out = {
+        {"kernels", json::array()}, {"tuning", json::array()}, {"compiles", artifacts.compiles()}};
+    for (const ArtifactInfo& artifact : artifacts.list())
+      out["kernels"].push_back(artifact_json(artifact));
     for (const SlotSummary& slot : tuning.list()) {
       json row = {{"slot", to_string(slot.slot)}, {"trials", slot.trials}};
       if (slot.decision) row["decision"] = decision_json(*slot.decision);
@@ -288,7 +310,8 @@ std::string cache_report(Engine& engine, const std::string& operation, const std
   } else if (operation == "show") {
     const std::vector<ArtifactInfo> found = artifacts.find(argument);
     if (found.empty() || argument.empty())
-      throw Error(Status::bad_argument, fmt::format("cache show: no kernel with a key that begins with '{}'", argument));
+      throw Error(Status::bad_argument,
+                  fmt::format("cache show: no kernel with a key that begins with '{}'", argument));
     for (const ArtifactInfo& artifact : found) out["kernels"].push_back(artifact_json(artifact));
   } else if (operation == "verify") {
     const ArtifactStore::Verdict verdict = artifacts.verify();
@@ -296,9 +319,11 @@ std::string cache_report(Engine& engine, const std::string& operation, const std
   } else if (operation == "prune") {
     std::int64_t keep_bytes = artifacts.max_bytes();
     if (!argument.empty()) {
-      const auto [end, error] = std::from_chars(argument.data(), argument.data() + argument.size(), keep_bytes);
+      const auto [end, error] =
+          std::from_chars(argument.data(), argument.data() + argument.size(), keep_bytes);
       if (error != std::errc{} || *end != '\0' || keep_bytes < 0)
-        throw Error(Status::bad_argument, fmt::format("cache prune: given '{}'; expected a number of bytes", argument));
+        throw Error(Status::bad_argument,
+                    fmt::format("cache prune: given '{}'; expected a number of bytes", argument));
     }
     out = {{"dropped", artifacts.prune(keep_bytes)}, {"bytes", artifacts.total_bytes()}};
   } else if (operation == "export") {
@@ -312,16 +337,22 @@ std::string cache_report(Engine& engine, const std::string& operation, const std
     out = {{"kernels", kernels}, {"tuning", records}};
   } else if (operation == "import") {
     std::ifstream file(argument, std::ios::binary);
-    if (!file) throw Error(Status::io_error, fmt::format("cache import: cannot read '{}'", argument));
+    if (!file)
+      throw Error(Status::io_error, fmt::format("cache import: cannot read '{}'", argument));
     ExportParts parts = split_export(file);
-    for (const auto& [name, part] : {std::pair{"kernels", &parts.kernels}, std::pair{"tuning", &parts.tuning}})
+    for (const auto& [name, part] :
+         {std::pair{"kernels", &parts.kernels}, std::pair{"tuning", &parts.tuning}})
       if (part->rdbuf()->in_avail() != 0)
-        out[name] = import_json(part == &parts.kernels ? artifacts.import_lines(*part) : tuning.import_lines(*part));
-    if (out.is_null()) throw Error(Status::bad_argument, fmt::format("cache import: '{}' is empty", argument));
+        out[name] = import_json(part == &parts.kernels ? artifacts.import_lines(*part)
+                                                       : tuning.import_lines(*part));
+    if (out.is_null())
+      throw Error(Status::bad_argument, fmt::format("cache import: '{}' is empty", argument));
   } else {
-    throw Error(Status::bad_argument,
-                fmt::format("cache: unknown operation '{}'; known: path, ls, show, verify, prune, export, import",
-                            operation));
+    throw Error(
+        Status::bad_argument,
+        fmt::format(
+            "cache: unknown operation '{}'; known: path, ls, show, verify, prune, export, import",
+            operation));
   }
   return out.dump();
 }

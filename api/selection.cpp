@@ -13,17 +13,17 @@ namespace flashwright {
 namespace {
 
 // The schedule of a decision, if it can still run.
-std::optional<Schedule> usable(const Decision& decision, const Problem& problem, const DeviceInfo& device,
-                               const Shape& shape, const Family& family) {
+std::optional<Schedule> usable(const Decision& decision, const Problem& problem,
+                               const DeviceInfo& device, const Shape& shape, const Family& family) {
   try {
     const Schedule schedule = parse_schedule(decision.schedule);
     const Candidate candidate = family.consider(problem, device, shape, schedule);
     if (candidate.rejected.empty()) return schedule;
-    log(LogLevel::info, fmt::format("stored schedule {} of {} is passed over: {}", decision.schedule,
-                                    to_string(problem), candidate.rejected));
+    log(LogLevel::info, fmt::format("stored schedule {} of {} is passed over: {}",
+                                    decision.schedule, to_string(problem), candidate.rejected));
   } catch (const Error& error) {
-    log(LogLevel::info, fmt::format("stored schedule {} of {} is passed over: {}", decision.schedule,
-                                    to_string(problem), error.message));
+    log(LogLevel::info, fmt::format("stored schedule {} of {} is passed over: {}",
+                                    decision.schedule, to_string(problem), error.message));
   }
   return std::nullopt;
 }
@@ -31,7 +31,8 @@ std::optional<Schedule> usable(const Decision& decision, const Problem& problem,
 }  // namespace
 
 const char* to_string(Choice choice) {
-  constexpr std::array kNames = {"config", "pinned", "measured", "measured nearby", "predicted", "default"};
+  constexpr std::array kNames = {"config",          "pinned",    "measured",
+                                 "measured nearby", "predicted", "default"};
   return kNames[static_cast<std::size_t>(choice)];
 }
 
@@ -43,8 +44,9 @@ Selection select_schedule(const Config& config, const Problem& problem, const De
     out.choice = Choice::config;
     const Candidate candidate = family.consider(problem, device, shape, out.schedule);
     if (!candidate.rejected.empty())
-      throw Error(Status::unsupported, fmt::format("schedule: {} for {} on {}: {}", config.schedule,
-                                                   to_string(problem), device.name, candidate.rejected));
+      throw Error(Status::unsupported,
+                  fmt::format("schedule: {} for {} on {}: {}", config.schedule, to_string(problem),
+                              device.name, candidate.rejected));
     return out;
   }
   const Slot slot = make_slot(problem, device, shape);

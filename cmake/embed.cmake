@@ -1,6 +1,6 @@
 # Writes a C++ file with the text of every file below a folder, as raw strings in pieces.
 #   cmake -DFOLDER=... -DOUTPUT=... -DARRAY=kTemplates -DCOUNT=kTemplateCount -DSTRUCT=EmbeddedFile -P embed.cmake
-file(GLOB_RECURSE files RELATIVE ${FOLDER} ${FOLDER}/*)
+file(GLOB_RECURSE files RELATIVE ${FOLDER} ${FOLDER}/[a-z]*)
 list(SORT files)
 set(rows "")
 set(count 0)

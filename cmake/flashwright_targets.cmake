@@ -25,7 +25,7 @@ endfunction()
 # Turns every file below FOLDER into an array of {path, text} in the source OUTPUT, made again when one changes.
 function(fw_embed)
   cmake_parse_arguments(arg "" "OUTPUT;FOLDER;ARRAY;COUNT;STRUCT" "" ${ARGN})
-  file(GLOB_RECURSE inputs CONFIGURE_DEPENDS ${arg_FOLDER}/*)
+  file(GLOB_RECURSE inputs CONFIGURE_DEPENDS ${arg_FOLDER}/[a-z]*)
   set(output ${CMAKE_CURRENT_BINARY_DIR}/${arg_OUTPUT})
   set(script ${flashwright_SOURCE_DIR}/cmake/embed.cmake)
   add_custom_command(

@@ -17,7 +17,8 @@ namespace {
 constexpr double kLog2E = 1.4426950408889634;
 
 [[noreturn]] void bad(const char* argument, const std::string& given, const std::string& expected) {
-  throw Error(Status::bad_argument, fmt::format("{}: given {}; expected {}", argument, given, expected));
+  throw Error(Status::bad_argument,
+              fmt::format("{}: given {}; expected {}", argument, given, expected));
 }
 
 std::string shape_text(const TensorView& tensor) {
@@ -54,9 +55,12 @@ void check_tensor(const char* name, const TensorView& tensor, const Problem& pro
 void check_output(const char* name, const TensorView& tensor) {
   if (!has_elements(tensor)) return;
   std::array<int, 4> order{0, 1, 2, 3};  // from the smallest stride to the largest
-  const auto stride_of = [&](int dimension) { return std::abs(tensor.stride[static_cast<std::size_t>(dimension)]); };
+  const auto stride_of = [&](int dimension) {
+    return std::abs(tensor.stride[static_cast<std::size_t>(dimension)]);
+  };
   for (int i = 1; i < tensor.ndim; ++i)
-    for (int j = i; j > 0 && stride_of(order[j]) < stride_of(order[j - 1]); --j) std::swap(order[j], order[j - 1]);
+    for (int j = i; j > 0 && stride_of(order[j]) < stride_of(order[j - 1]); --j)
+      std::swap(order[j], order[j - 1]);
   std::int64_t covered = 1;
   for (int i = 0; i < tensor.ndim; ++i) {
     const std::int64_t extent = tensor.shape[order[i]], stride = std::abs(tensor.stride[order[i]]);
@@ -71,7 +75,8 @@ void check_output(const char* name, const TensorView& tensor) {
 void check_extent(const char* name, const TensorView& tensor, int dimension, std::int64_t expected,
                   const char* meaning) {
   if (tensor.shape[dimension] == expected) return;
-  bad(name, shape_text(tensor), fmt::format("{} = {} in dimension {}", meaning, expected, dimension));
+  bad(name, shape_text(tensor),
+      fmt::format("{} = {} in dimension {}", meaning, expected, dimension));
 }
 
 Shape check_shapes(const Problem& problem, const Arguments& args) {
@@ -103,8 +108,10 @@ Shape check_shapes(const Problem& problem, const Arguments& args) {
   if (shape.heads_q > 0 && (shape.heads_kv == 0 || shape.heads_q % shape.heads_kv != 0))
     bad("k", fmt::format("{} kv heads for {} q heads", shape.heads_kv, shape.heads_q),
         "a number of kv heads by which the q heads are divisible");
-  const auto limit = [](const char* name, std::int64_t given, std::int64_t below, const char* what) {
-    if (given >= below) bad(name, fmt::format("{} {}", what, given), fmt::format("below {}", below));
+  const auto limit = [](const char* name, std::int64_t given, std::int64_t below,
+                        const char* what) {
+    if (given >= below)
+      bad(name, fmt::format("{} {}", what, given), fmt::format("below {}", below));
   };
   limit("q", shape.seq_q, kMaxSequence, "seq_q");
   limit("k", shape.seq_kv, kMaxSequence, "seq_kv");
@@ -232,6 +239,7 @@ ResolvedArguments resolve(const Config& config, const Problem& problem, const Ar
   values.set_int(Param::group, shape.heads_kv == 0 ? 1 : shape.heads_q / shape.heads_kv);
   values.set_int(Param::seq_q, shape.seq_q);
   values.set_int(Param::seq_kv, shape.seq_kv);
+  values.set_float(Param::softmax_scale, static_cast<float>(softmax_scale(config)));
   values.set_float(Param::scale_log2, static_cast<float>(softmax_scale(config) * kLog2E));
   values.set_int(Param::q_position, q_position);
   const auto side = [](std::int64_t keys) { return keys < 0 ? kUnboundedWindow : keys; };
@@ -249,8 +257,8 @@ ResolvedArguments resolve(const Config& config, const Problem& problem, const Ar
 
   const std::int64_t query_blocks = args.blocks ? args.blocks->query_blocks() : 0;
   const std::int64_t block_q = args.blocks ? args.blocks->block_q : 0;
-  const std::array<std::int64_t, 7> rule = {shape.batch,  shape.heads_q, shape.heads_kv, shape.seq_q,
-                                            shape.seq_kv, query_blocks,  block_q};
+  const std::array<std::int64_t, 7> rule = {
+      shape.batch, shape.heads_q, shape.heads_kv, shape.seq_q, shape.seq_kv, query_blocks, block_q};
   std::copy(rule.begin(), rule.end(), out.rule_values.begin());
   return out;
 }

@@ -1,5 +1,5 @@
-// The tensors and scalars of one call: checked against the Problem, then turned into the values of the
-// parameter table. Plain data; nothing is copied or owned.
+// The tensors and scalars of one call: checked against the Problem, then turned into the values of
+// the parameter table. Plain data; nothing is copied or owned.
 #pragma once
 
 #include <array>
@@ -23,8 +23,8 @@ struct Shape {
 };
 std::string to_string(const Shape& shape);  // "b4 h32/8 q4096 kv4096"
 
-// A tensor in the logical order (batch, seq, heads, dim), or (batch, heads, seq) for the LSE. Strides
-// count elements.
+// A tensor in the logical order (batch, seq, heads, dim), or (batch, heads, seq) for the LSE.
+// Strides count elements.
 struct TensorView {
   void* data = nullptr;
   DType dtype = DType::fp32;
@@ -39,13 +39,14 @@ struct TensorView {
 TensorView dense_view(void* data, DType dtype, std::array<std::int64_t, 4> shape);
 
 // The visible keys as lists of blocks: for each row r = ((b % batch) * heads + h % heads) *
-// query_blocks + query / block_q, the key blocks columns[offsets[r] .. offsets[r + 1]). A full block is
-// visible throughout; bit j of word w in row i of partial block p tells whether query i of the block
-// sees its key 32 w + j. Column numbers below 0 are padding. The arrays lie in the kernel's memory.
+// query_blocks + query / block_q, the key blocks columns[offsets[r] .. offsets[r + 1]). A full
+// block is visible throughout; bit j of word w in row i of partial block p tells whether query i of
+// the block sees its key 32 w + j. Column numbers below 0 are padding. The arrays lie in the
+// kernel's memory.
 struct BlockLists {
-  std::int64_t seq_q = 0, seq_kv = 0;       // the lengths that the lists were made for
-  std::int64_t block_q = 0, block_kv = 0;   // queries and keys of a block
-  std::int64_t batch = 1, heads = 1;        // 1: shared by all
+  std::int64_t seq_q = 0, seq_kv = 0;      // the lengths that the lists were made for
+  std::int64_t block_q = 0, block_kv = 0;  // queries and keys of a block
+  std::int64_t batch = 1, heads = 1;       // 1: shared by all
   const std::int32_t* full_offsets = nullptr;
   const std::int32_t* full_columns = nullptr;
   const std::int32_t* partial_offsets = nullptr;
@@ -57,10 +58,11 @@ struct BlockLists {
 struct Arguments {
   TensorView q, k, v, o;
   std::optional<TensorView> lse;
-  std::optional<std::int64_t> q_position;      // default seq_kv - seq_q
-  std::uint64_t seed = 0, offset = 0;          // of the dropout bits
-  const std::uint64_t* rng_state = nullptr;    // {seed, offset} in the kernel's memory, read at run time
-  std::optional<BlockLists> blocks;            // with mask "blocks"
+  std::optional<std::int64_t> q_position;  // default seq_kv - seq_q
+  std::uint64_t seed = 0, offset = 0;      // of the dropout bits
+  const std::uint64_t* rng_state =
+      nullptr;                       // {seed, offset} in the kernel's memory, read at run time
+  std::optional<BlockLists> blocks;  // with mask "blocks"
 };
 
 // One checked launch.
@@ -69,7 +71,7 @@ struct ResolvedArguments {
   ParamValues values;
   std::array<double, 7> rule_values{};  // in the order of rule_variables()
   int device_index = 0;
-  bool empty = false;                   // an output has no element: nothing to do
+  bool empty = false;  // an output has no element: nothing to do
 };
 
 // Throws Error(bad_argument) that names the argument, what was given and what is allowed.
@@ -78,8 +80,9 @@ ResolvedArguments resolve(const Config& config, const Problem& problem, const Ar
 // Factor of the scores: the Config's, or 1 / sqrt(head_dim).
 double softmax_scale(const Config& config);
 
-// The dropout probability that the generator realises: a multiple of 1/256 between 1/256 and 255/256,
-// nearest to the one asked for; 0 stays 0. Returned as the number of 256 byte values that drop.
+// The dropout probability that the generator realises: a multiple of 1/256 between 1/256 and
+// 255/256, nearest to the one asked for; 0 stays 0. Returned as the number of 256 byte values that
+// drop.
 int drop_threshold(double dropout);
 
 }  // namespace flashwright

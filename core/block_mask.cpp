@@ -11,8 +11,8 @@ namespace flashwright {
 namespace {
 
 // Looks at one block and files it as absent, full or partial.
-void add_block(BlockMask& mask, const std::uint8_t* keep, std::int64_t first_q, std::int64_t first_kv,
-               std::int32_t column) {
+void add_block(BlockMask& mask, const std::uint8_t* keep, std::int64_t first_q,
+               std::int64_t first_kv, std::int32_t column) {
   const BlockLists& l = mask.lists;
   const std::int64_t rows = std::min(l.block_q, l.seq_q - first_q);
   const std::int64_t keys = std::min(l.block_kv, l.seq_kv - first_kv);
@@ -41,12 +41,15 @@ BlockMask block_mask_from_dense(const std::uint8_t* keep, std::int64_t batch, st
                                 std::int64_t seq_q, std::int64_t seq_kv, std::int64_t block_q,
                                 std::int64_t block_kv) {
   if (block_q < 1 || block_kv < 1 || block_q >= kMaxSequence || block_kv >= kMaxSequence)
-    throw Error(Status::bad_argument,
-                fmt::format("block size: given {} x {}; expected at least 1 x 1", block_q, block_kv));
+    throw Error(
+        Status::bad_argument,
+        fmt::format("block size: given {} x {}; expected at least 1 x 1", block_q, block_kv));
   if (batch < 1 || heads < 1 || seq_q < 0 || seq_kv < 0)
-    throw Error(Status::bad_argument,
-                fmt::format("mask: given shape ({}, {}, {}, {}); expected at least one batch entry and "
-                            "one head", batch, heads, seq_q, seq_kv));
+    throw Error(
+        Status::bad_argument,
+        fmt::format("mask: given shape ({}, {}, {}, {}); expected at least one batch entry and "
+                    "one head",
+                    batch, heads, seq_q, seq_kv));
   BlockMask mask;
   BlockLists& lists = mask.lists;
   lists.seq_q = seq_q;
@@ -61,7 +64,8 @@ BlockMask block_mask_from_dense(const std::uint8_t* keep, std::int64_t batch, st
     const std::uint8_t* const elements = keep + matrix * seq_q * seq_kv;
     for (std::int64_t first_q = 0; first_q < seq_q; first_q += block_q) {
       for (std::int64_t first_kv = 0; first_kv < seq_kv; first_kv += block_kv)
-        add_block(mask, elements, first_q, first_kv, static_cast<std::int32_t>(first_kv / block_kv));
+        add_block(mask, elements, first_q, first_kv,
+                  static_cast<std::int32_t>(first_kv / block_kv));
       mask.full_offsets.push_back(static_cast<std::int32_t>(mask.full_columns.size()));
       mask.partial_offsets.push_back(static_cast<std::int32_t>(mask.partial_columns.size()));
     }
@@ -75,7 +79,8 @@ BlockMask block_mask_from_dense(const std::uint8_t* keep, std::int64_t batch, st
 }
 
 bool visible(const BlockLists& l, std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t kv) {
-  const std::int64_t row = ((b % l.batch) * l.heads + h % l.heads) * l.query_blocks() + q / l.block_q;
+  const std::int64_t row =
+      ((b % l.batch) * l.heads + h % l.heads) * l.query_blocks() + q / l.block_q;
   const std::int64_t column = kv / l.block_kv;
   for (std::int32_t i = l.full_offsets[row]; i < l.full_offsets[row + 1]; ++i)
     if (l.full_columns[i] == column) return true;
@@ -83,7 +88,8 @@ bool visible(const BlockLists& l, std::int64_t b, std::int64_t h, std::int64_t q
   const std::int64_t key = kv % l.block_kv;
   for (std::int32_t i = l.partial_offsets[row]; i < l.partial_offsets[row + 1]; ++i)
     if (l.partial_columns[i] == column)
-      return (l.partial_bits[(i * l.block_q + q % l.block_q) * words + key / 32] >> (key % 32) & 1u) != 0;
+      return (l.partial_bits[(i * l.block_q + q % l.block_q) * words + key / 32] >> (key % 32) &
+              1u) != 0;
   return false;
 }
 

@@ -14,17 +14,18 @@ struct BlockMask {
   std::vector<std::uint32_t> partial_bits;
 
   BlockMask() = default;
-  BlockMask(BlockMask&&) = default;             // moving a vector keeps its elements in place
+  BlockMask(BlockMask&&) = default;  // moving a vector keeps its elements in place
   BlockMask& operator=(BlockMask&&) = default;
 };
 
-// `keep`: (batch, heads, seq_q, seq_kv), dense, non-zero where the key is visible; batch and heads may
-// be 1. Throws Error(bad_argument) for sizes that do not fit.
+// `keep`: (batch, heads, seq_q, seq_kv), dense, non-zero where the key is visible; batch and heads
+// may be 1. Throws Error(bad_argument) for sizes that do not fit.
 BlockMask block_mask_from_dense(const std::uint8_t* keep, std::int64_t batch, std::int64_t heads,
                                 std::int64_t seq_q, std::int64_t seq_kv, std::int64_t block_q,
                                 std::int64_t block_kv);
 
 // Whether query `q` of batch entry `b` and head `h` sees key `kv`.
-bool visible(const BlockLists& lists, std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t kv);
+bool visible(const BlockLists& lists, std::int64_t b, std::int64_t h, std::int64_t q,
+             std::int64_t kv);
 
 }  // namespace flashwright

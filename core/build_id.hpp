@@ -1,4 +1,5 @@
-// Tells builds apart that must not be mixed: the library and its CPU plugin pass C++ values to each other.
+// Tells builds apart that must not be mixed: the library and its CPU plugin pass C++ values to each
+// other.
 #pragma once
 
 namespace flashwright {

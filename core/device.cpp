@@ -148,21 +148,33 @@ DeviceInfo device_from_json(std::string_view text) {
       const auto positive = [&name = name, &value = value] {
         const double number = value.get<double>();
         if (!(number > 0) || number > 1e15)
-          throw Error(Status::bad_argument,
-                      fmt::format("device profile: {} is {}; allowed: above 0", name, value.dump()));
+          throw Error(
+              Status::bad_argument,
+              fmt::format("device profile: {} is {}; allowed: above 0", name, value.dump()));
         return number;
       };
-      if (name == "name") device.name = value.get<std::string>();
-      else if (name == "target") continue;
-      else if (name == "sm_count") device.sm_count = static_cast<int>(positive());
-      else if (name == "smem_per_block_bytes") device.smem_per_block = static_cast<int>(positive());
-      else if (name == "smem_per_sm_bytes") device.smem_per_sm = static_cast<int>(positive());
-      else if (name == "l1_bytes") device.l1_bytes = static_cast<std::int64_t>(positive());
-      else if (name == "l2_bytes") device.l2_bytes = static_cast<std::int64_t>(positive());
-      else if (name == "clock_ghz") device.clock_ghz = positive();
-      else if (name == "memory_gbps") device.memory_gbps = positive();
-      else if (name == "peak_tflops") device.peak_tflops = value.get<std::map<std::string, double>>();
-      else if (name == "measured") device.measured = value.get<std::map<std::string, double>>();
+      if (name == "name")
+        device.name = value.get<std::string>();
+      else if (name == "target")
+        continue;
+      else if (name == "sm_count")
+        device.sm_count = static_cast<int>(positive());
+      else if (name == "smem_per_block_bytes")
+        device.smem_per_block = static_cast<int>(positive());
+      else if (name == "smem_per_sm_bytes")
+        device.smem_per_sm = static_cast<int>(positive());
+      else if (name == "l1_bytes")
+        device.l1_bytes = static_cast<std::int64_t>(positive());
+      else if (name == "l2_bytes")
+        device.l2_bytes = static_cast<std::int64_t>(positive());
+      else if (name == "clock_ghz")
+        device.clock_ghz = positive();
+      else if (name == "memory_gbps")
+        device.memory_gbps = positive();
+      else if (name == "peak_tflops")
+        device.peak_tflops = value.get<std::map<std::string, double>>();
+      else if (name == "measured")
+        device.measured = value.get<std::map<std::string, double>>();
       else if (name != "source")  // where the figures come from, for people
         throw Error(Status::bad_argument, fmt::format("device profile: unknown field '{}'", name));
     }
@@ -170,7 +182,8 @@ DeviceInfo device_from_json(std::string_view text) {
     throw Error(Status::bad_argument, fmt::format("device profile: {}", error.what()));
   }
   if (device.sm_count == 0 || device.clock_ghz == 0 || device.l2_bytes == 0)
-    throw Error(Status::bad_argument, "device profile: sm_count, clock_ghz and l2_bytes are required");
+    throw Error(Status::bad_argument,
+                "device profile: sm_count, clock_ghz and l2_bytes are required");
   return device;
 }
 

@@ -18,7 +18,8 @@ const char* to_string(BackendKind backend);
 
 struct Target {
   BackendKind backend = BackendKind::cuda;
-  std::string arch;  // "sm_90a"; "compute_90" for PTX; or the rung of the CPU's instruction set: "avx512"
+  std::string
+      arch;  // "sm_90a"; "compute_90" for PTX; or the rung of the CPU's instruction set: "avx512"
   std::strong_ordering operator<=>(const Target&) const = default;
   bool operator==(const Target&) const = default;
 };
@@ -30,13 +31,13 @@ std::string to_string(const Target& target);
 // programming guide's table of compute capabilities.
 struct ArchInfo {
   Target target;
-  int major = 0, minor = 0;        // CUDA compute capability
-  int smem_per_block = 0;          // bytes a block may ask for (opt-in limit)
-  int smem_per_sm = 0;             // bytes; each resident block also takes 1 KiB
+  int major = 0, minor = 0;  // CUDA compute capability
+  int smem_per_block = 0;    // bytes a block may ask for (opt-in limit)
+  int smem_per_sm = 0;       // bytes; each resident block also takes 1 KiB
   int registers_per_sm = 65536;
   int threads_per_sm = 0;
-  int vector_bytes = 0;            // CPU: bytes of a vector register
-  int vector_registers = 0;        // CPU
+  int vector_bytes = 0;      // CPU: bytes of a vector register
+  int vector_registers = 0;  // CPU
 };
 
 // Every architecture that kernels can be emitted for.
@@ -51,20 +52,21 @@ Target parse_target(std::string_view text);
 std::string host_cpu_rung();
 
 struct DeviceInfo {
-  std::string name;              // for people; never part of a key
-  Target target;                 // what to compile for
-  int index = 0;                 // device ordinal
-  int sm_count = 0;              // multiprocessors; CPU: cores this process may use
-  int smem_per_block = 0;        // bytes; CPU: 0
-  int smem_per_sm = 0;           // bytes; CPU: 0
-  std::int64_t l1_bytes = 0;     // CPU: data cache of one core
-  std::int64_t l2_bytes = 0;     // GPU: of the device; CPU: of one core
+  std::string name;           // for people; never part of a key
+  Target target;              // what to compile for
+  int index = 0;              // device ordinal
+  int sm_count = 0;           // multiprocessors; CPU: cores this process may use
+  int smem_per_block = 0;     // bytes; CPU: 0
+  int smem_per_sm = 0;        // bytes; CPU: 0
+  std::int64_t l1_bytes = 0;  // CPU: data cache of one core
+  std::int64_t l2_bytes = 0;  // GPU: of the device; CPU: of one core
   double clock_ghz = 0;
-  double memory_gbps = 0;        // 10^9 bytes per second
-  std::map<std::string, double> peak_tflops;  // dense matrix rate of the whole device, by dtype name
-  std::map<std::string, double> measured;     // rates the cost model uses, see tuner/model
+  double memory_gbps = 0;  // 10^9 bytes per second
+  std::map<std::string, double>
+      peak_tflops;                         // dense matrix rate of the whole device, by dtype name
+  std::map<std::string, double> measured;  // rates the cost model uses, see tuner/model
 
-  bool present = false;          // false: from a profile, so nothing can be measured
+  bool present = false;  // false: from a profile, so nothing can be measured
 };
 
 // Identity for stored tuning: what changes which kernel is fastest. Never the marketing name.

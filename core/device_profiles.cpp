@@ -40,7 +40,8 @@ DeviceInfo assumed_device(const Target& target) {
   DeviceInfo found;
   for (const std::string& name : profile_names()) {
     DeviceInfo profile = device_profile(name);
-    if (arch_info(profile.target).major != arch_info(target).major || target.backend != BackendKind::cuda)
+    if (arch_info(profile.target).major != arch_info(target).major ||
+        target.backend != BackendKind::cuda)
       continue;
     const bool exact = profile.target == target;
     profile.target = target;
@@ -48,7 +49,8 @@ DeviceInfo assumed_device(const Target& target) {
     if (found.sm_count == 0) found = profile;
   }
   const ArchInfo& arch = arch_info(target);
-  if (found.sm_count == 0) {  // a generation without any profile, or a CPU: a plain middle of the road
+  if (found.sm_count ==
+      0) {  // a generation without any profile, or a CPU: a plain middle of the road
     found.target = target;
     found.name = to_string(target);
     found.sm_count = target.backend == BackendKind::cuda ? 100 : 8;

@@ -1,5 +1,5 @@
-// Descriptions of devices that need not be present, so that tuning can be planned without them. The profiles
-// of share/devices are built in; any other comes as JSON.
+// Descriptions of devices that need not be present, so that tuning can be planned without them. The
+// profiles of share/devices are built in; any other comes as JSON.
 #pragma once
 
 #include <string>
@@ -15,8 +15,8 @@ std::vector<std::string> profile_names();  // "a100", "h200", ...
 // Throws Error(bad_argument) that lists the names there are.
 DeviceInfo device_profile(std::string_view name);
 
-// What to assume for a target when no device of it is present: the profile of its most common device, or, for
-// one without a profile, the limits of the architecture.
+// What to assume for a target when no device of it is present: the profile of its most common
+// device, or, for one without a profile, the limits of the architecture.
 DeviceInfo assumed_device(const Target& target);
 
 }  // namespace flashwright

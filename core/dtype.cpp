@@ -46,7 +46,8 @@ std::uint16_t float_to_half(float value) {
     return static_cast<std::uint16_t>(sign | 0x7e00u | ((magnitude >> 13) & 0x3ffu));
   }
   if (magnitude >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);
-  if (magnitude < 0x38800000u) {  // subnormal: adding 0.5 lets the adder round to multiples of 2^-24
+  if (magnitude <
+      0x38800000u) {  // subnormal: adding 0.5 lets the adder round to multiples of 2^-24
     const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u));
   }
@@ -87,9 +88,12 @@ void from_float(DType dtype, float value, void* element) {
 double round_to(DType dtype, double value) {
   const float single = static_cast<float>(value);
   switch (dtype) {
-    case DType::fp16: return half_to_float(float_to_half(single));
-    case DType::bf16: return bfloat_to_float(float_to_bfloat(single));
-    case DType::fp32: return single;
+    case DType::fp16:
+      return half_to_float(float_to_half(single));
+    case DType::bf16:
+      return bfloat_to_float(float_to_bfloat(single));
+    case DType::fp32:
+      return single;
   }
   return value;
 }

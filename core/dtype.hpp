@@ -11,11 +11,11 @@ namespace flashwright {
 
 struct DTypeInfo {
   DType id;
-  const char* name;      // in a Config
-  int bytes;             // of one element
-  int mantissa_bits;     // without the hidden bit
-  int dlpack_code;       // DLPack's type code: 2 float, 4 bfloat
-  const char* cuda;      // the storage type in emitted CUDA
+  const char* name;   // in a Config
+  int bytes;          // of one element
+  int mantissa_bits;  // without the hidden bit
+  int dlpack_code;    // DLPack's type code: 2 float, 4 bfloat
+  const char* cuda;   // the storage type in emitted CUDA
 };
 
 const DTypeInfo& info(DType dtype);

@@ -7,9 +7,20 @@
 namespace flashwright::env {
 
 enum class Variable {
-  cache_dir, data_dir, max_bytes, effort, jobs, log,   // users
-  cpu, l1_bytes, l2_bytes, cpu_plugin,                 // what the CPU backend believes
-  nvrtc, cuda, template_dir, dump_dir,                 // developers
+  cache_dir,
+  data_dir,
+  max_bytes,
+  effort,
+  jobs,
+  log,  // users
+  cpu,
+  l1_bytes,
+  l2_bytes,
+  cpu_plugin,  // what the CPU backend believes
+  nvrtc,
+  cuda,
+  template_dir,
+  dump_dir,  // developers
 };
 
 struct Info {

@@ -18,45 +18,77 @@ struct OpInfo {
 };
 
 constexpr std::array kOps = {
-    OpInfo{Op::number, "number", 0, 0},    OpInfo{Op::variable, "variable", 0, 0},
-    OpInfo{Op::negate, "-", 1, 7},         OpInfo{Op::logical_not, "!", 1, 7},
-    OpInfo{Op::add, "+", 2, 5},            OpInfo{Op::sub, "-", 2, 5},
-    OpInfo{Op::mul, "*", 2, 6},            OpInfo{Op::div, "/", 2, 6},
-    OpInfo{Op::lt, "<", 2, 4},             OpInfo{Op::le, "<=", 2, 4},
-    OpInfo{Op::gt, ">", 2, 4},             OpInfo{Op::ge, ">=", 2, 4},
-    OpInfo{Op::eq, "==", 2, 4},            OpInfo{Op::ne, "!=", 2, 4},
-    OpInfo{Op::logical_and, "&&", 2, 3},   OpInfo{Op::logical_or, "||", 2, 2},
-    OpInfo{Op::select, "?", 3, 1},         OpInfo{Op::min, "min", 2, 0},
-    OpInfo{Op::max, "max", 2, 0},          OpInfo{Op::abs, "abs", 1, 0},
-    OpInfo{Op::ceil_div, "ceil_div", 2, 0}, OpInfo{Op::floor_div, "floor_div", 2, 0},
+    OpInfo{Op::number, "number", 0, 0},
+    OpInfo{Op::variable, "variable", 0, 0},
+    OpInfo{Op::negate, "-", 1, 7},
+    OpInfo{Op::logical_not, "!", 1, 7},
+    OpInfo{Op::add, "+", 2, 5},
+    OpInfo{Op::sub, "-", 2, 5},
+    OpInfo{Op::mul, "*", 2, 6},
+    OpInfo{Op::div, "/", 2, 6},
+    OpInfo{Op::lt, "<", 2, 4},
+    OpInfo{Op::le, "<=", 2, 4},
+    OpInfo{Op::gt, ">", 2, 4},
+    OpInfo{Op::ge, ">=", 2, 4},
+    OpInfo{Op::eq, "==", 2, 4},
+    OpInfo{Op::ne, "!=", 2, 4},
+    OpInfo{Op::logical_and, "&&", 2, 3},
+    OpInfo{Op::logical_or, "||", 2, 2},
+    OpInfo{Op::select, "?", 3, 1},
+    OpInfo{Op::min, "min", 2, 0},
+    OpInfo{Op::max, "max", 2, 0},
+    OpInfo{Op::abs, "abs", 1, 0},
+    OpInfo{Op::ceil_div, "ceil_div", 2, 0},
+    OpInfo{Op::floor_div, "floor_div", 2, 0},
 };
 
 const OpInfo& op_info(Op op) { return kOps[static_cast<std::size_t>(op)]; }
 
 double apply(Op op, double a, double b, double c) {
   switch (op) {
-    case Op::negate: return -a;
-    case Op::logical_not: return a == 0;
-    case Op::add: return a + b;
-    case Op::sub: return a - b;
-    case Op::mul: return a * b;
-    case Op::div: return a / b;
-    case Op::lt: return a < b;
-    case Op::le: return a <= b;
-    case Op::gt: return a > b;
-    case Op::ge: return a >= b;
-    case Op::eq: return a == b;
-    case Op::ne: return a != b;
-    case Op::logical_and: return a != 0 && b != 0;
-    case Op::logical_or: return a != 0 || b != 0;
-    case Op::select: return a != 0 ? b : c;
-    case Op::min: return std::min(a, b);
-    case Op::max: return std::max(a, b);
-    case Op::abs: return std::fabs(a);
-    case Op::ceil_div: return std::ceil(a / b);
-    case Op::floor_div: return std::floor(a / b);
+    case Op::negate:
+      return -a;
+    case Op::logical_not:
+      return a == 0;
+    case Op::add:
+      return a + b;
+    case Op::sub:
+      return a - b;
+    case Op::mul:
+      return a * b;
+    case Op::div:
+      return a / b;
+    case Op::lt:
+      return a < b;
+    case Op::le:
+      return a <= b;
+    case Op::gt:
+      return a > b;
+    case Op::ge:
+      return a >= b;
+    case Op::eq:
+      return a == b;
+    case Op::ne:
+      return a != b;
+    case Op::logical_and:
+      return a != 0 && b != 0;
+    case Op::logical_or:
+      return a != 0 || b != 0;
+    case Op::select:
+      return a != 0 ? b : c;
+    case Op::min:
+      return std::min(a, b);
+    case Op::max:
+      return std::max(a, b);
+    case Op::abs:
+      return std::fabs(a);
+    case Op::ceil_div:
+      return std::ceil(a / b);
+    case Op::floor_div:
+      return std::floor(a / b);
     case Op::number:
-    case Op::variable: break;
+    case Op::variable:
+      break;
   }
   throw Error(Status::internal, "expression: a leaf was applied");
 }
@@ -75,7 +107,8 @@ std::string print(const Expr& expr, int outer) {
     return std::string(op.symbol) + "(" + out + ")";
   }
   if (expr.op == Op::select) {
-    out = print(*expr.args[0], 2) + " ? " + print(*expr.args[1], 2) + " : " + print(*expr.args[2], 1);
+    out =
+        print(*expr.args[0], 2) + " ? " + print(*expr.args[1], 2) + " : " + print(*expr.args[2], 1);
   } else if (op.arity == 1) {
     out = op.symbol + print(*expr.args[0], op.precedence);
   } else {  // left-associative: an equal operator on the right needs parentheses
@@ -148,7 +181,8 @@ double Rule::operator()(const double* values) const {
       const int operands = arity(step.op);
       top -= operands;
       const double* args = stack + top;
-      stack[top++] = apply(step.op, args[0], operands > 1 ? args[1] : 0, operands > 2 ? args[2] : 0);
+      stack[top++] =
+          apply(step.op, args[0], operands > 1 ? args[1] : 0, operands > 2 ? args[2] : 0);
     }
   }
   return top == 1 ? stack[0] : 0;

@@ -12,13 +12,28 @@
 namespace flashwright {
 
 enum class Op {
-  number, variable,                       // leaves
-  negate, logical_not,                    // one operand
-  add, sub, mul, div,                     // arithmetic
-  lt, le, gt, ge, eq, ne,                 // comparisons give 0 or 1
-  logical_and, logical_or,
-  select,                                 // condition ? a : b
-  min, max, abs, ceil_div, floor_div,     // functions
+  number,
+  variable,  // leaves
+  negate,
+  logical_not,  // one operand
+  add,
+  sub,
+  mul,
+  div,  // arithmetic
+  lt,
+  le,
+  gt,
+  ge,
+  eq,
+  ne,  // comparisons give 0 or 1
+  logical_and,
+  logical_or,
+  select,  // condition ? a : b
+  min,
+  max,
+  abs,
+  ceil_div,
+  floor_div,  // functions
 };
 
 struct Expr;
@@ -26,8 +41,8 @@ using ExprPtr = std::shared_ptr<const Expr>;
 
 struct Expr {
   Op op;
-  double value = 0;             // Op::number
-  std::string name;             // Op::variable
+  double value = 0;  // Op::number
+  std::string name;  // Op::variable
   std::vector<ExprPtr> args;
 };
 

@@ -113,7 +113,8 @@ class Parser {
     const char c = text_[at_];
     if (std::isdigit(static_cast<unsigned char>(c)) || c == '.') {
       double value = 0;
-      const auto [end, error] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
+      const auto [end, error] =
+          std::from_chars(text_.data() + at_, text_.data() + text_.size(), value);
       if (error != std::errc{}) fail("bad number");
       at_ = static_cast<std::size_t>(end - text_.data());
       return number(value);

@@ -56,7 +56,8 @@ void log(LogLevel level, const std::string& line) {
   if (sink) {
     (*sink)(level, line);
   } else {
-    std::fprintf(stderr, "flashwright: %s: %s\n", kNames[static_cast<std::size_t>(level)], line.c_str());
+    std::fprintf(stderr, "flashwright: %s: %s\n", kNames[static_cast<std::size_t>(level)],
+                 line.c_str());
   }
 }
 

@@ -12,8 +12,15 @@ namespace {
 MaskInfo row(Mask::Kind kind, std::vector<std::string> parameters, std::string_view keep,
              std::string_view begin, std::string_view end, std::string_view full_begin,
              std::string_view full_end, bool lists = false) {
-  return {kind,           to_string(kind),        std::move(parameters), parse_expr(keep),
-          parse_expr(begin), parse_expr(end), parse_expr(full_begin), parse_expr(full_end), lists};
+  return {kind,
+          to_string(kind),
+          std::move(parameters),
+          parse_expr(keep),
+          parse_expr(begin),
+          parse_expr(end),
+          parse_expr(full_begin),
+          parse_expr(full_end),
+          lists};
 }
 
 const std::array<MaskInfo, 4>& table() {
@@ -21,9 +28,8 @@ const std::array<MaskInfo, 4>& table() {
       row(Mask::Kind::none, {}, "1", "0", "seq_kv", "0", "seq_kv"),
       row(Mask::Kind::causal, {}, "kv <= q", "0", "q_last + 1", "0", "q_first + 1"),
       row(Mask::Kind::window, {"window_left", "window_right"},
-          "kv >= q - window_left && kv <= q + window_right",
-          "q_first - window_left", "q_last + window_right + 1",
-          "q_last - window_left", "q_first + window_right + 1"),
+          "kv >= q - window_left && kv <= q + window_right", "q_first - window_left",
+          "q_last + window_right + 1", "q_last - window_left", "q_first + window_right + 1"),
       row(Mask::Kind::blocks, {}, "1", "0", "seq_kv", "0", "seq_kv", true),
   };
   return rows;
@@ -53,7 +59,8 @@ Mask parse_mask(std::string_view text) {
     if (error != std::errc{}) bad_mask(text, "needs two integers after 'window:'");
     if (sides[i] < -1 || sides[i] >= kUnboundedWindow)
       bad_mask(text, "has the side " + std::to_string(sides[i]) +
-                         "; a side is -1 (open) or from 0 to " + std::to_string(kUnboundedWindow - 1));
+                         "; a side is -1 (open) or from 0 to " +
+                         std::to_string(kUnboundedWindow - 1));
     at = next;
     if (i == 0 && (at == end || *at++ != ',')) bad_mask(text, "needs two integers after 'window:'");
   }

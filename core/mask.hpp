@@ -1,6 +1,6 @@
-// The table of masks. A row gives the test of one element and, for a range of queries, which keys can
-// be visible and which need no test; kernels skip and classify whole tiles from it. Adding a mask that
-// can be written as such a row touches nothing else.
+// The table of masks. A row gives the test of one element and, for a range of queries, which keys
+// can be visible and which need no test; kernels skip and classify whole tiles from it. Adding a
+// mask that can be written as such a row touches nothing else.
 #pragma once
 
 #include <string>
@@ -12,9 +12,10 @@
 
 namespace flashwright {
 
-// Variables: `q` and `kv` are the positions of a query (q_position included) and of a key; `q_first`
-// and `q_last` the positions of the first and last query of a range; `seq_kv` the number of keys; and
-// the row's own parameters. Key ranges are half-open and may reach outside [0, seq_kv).
+// Variables: `q` and `kv` are the positions of a query (q_position included) and of a key;
+// `q_first` and `q_last` the positions of the first and last query of a range; `seq_kv` the number
+// of keys; and the row's own parameters. Key ranges are half-open and may reach outside [0,
+// seq_kv).
 struct MaskInfo {
   Mask::Kind kind;
   std::string name;

@@ -13,7 +13,7 @@ constexpr std::array<ParamInfo, kParamCount> kTable = {{
     {Param::k, element_in, "k", "(batch, seq_kv, heads_kv, head_dim)"},
     {Param::v, element_in, "v", "(batch, seq_kv, heads_kv, head_dim_v)"},
     {Param::o, element_out, "o", "(batch, seq_q, heads_q, head_dim_v)"},
-    {Param::lse, float_out, "lse", "(batch, heads_q, seq_q), natural log; may be null"},
+    {Param::lse, float_out, "lse", "(batch, heads_q, seq_q), natural log, or null"},
     {Param::q_batch_stride, i64, "q_batch_stride", "strides count elements"},
     {Param::q_row_stride, i64, "q_row_stride", ""},
     {Param::q_head_stride, i64, "q_head_stride", ""},
@@ -34,14 +34,17 @@ constexpr std::array<ParamInfo, kParamCount> kTable = {{
     {Param::group, i32, "group", "query heads that share a key head"},
     {Param::seq_q, i32, "seq_q", ""},
     {Param::seq_kv, i32, "seq_kv", ""},
+    {Param::softmax_scale, f32, "softmax_scale", "factor of the scores"},
     {Param::scale_log2, f32, "scale_log2", "softmax_scale * log2(e)"},
     {Param::q_position, i32, "q_position", "where query 0 sits among the keys"},
     {Param::window_left, i32, "window_left", "keys visible before a query"},
     {Param::window_right, i32, "window_right", "keys visible after a query"},
-    {Param::drop_threshold, u32, "drop_threshold", "of 256: a weight is dropped when its byte is below"},
+    {Param::drop_threshold, u32, "drop_threshold",
+     "of 256: a weight is dropped when its byte is below"},
     {Param::keep_scale, f32, "keep_scale", "256 / (256 - drop_threshold)"},
     {Param::dropout_key, u64, "dropout_key", "seed + offset * 0x9E3779B97F4A7C15"},
-    {Param::rng_state, long_in, "rng_state", "{seed, offset} in device memory; null: use dropout_key"},
+    {Param::rng_state, long_in, "rng_state",
+     "{seed, offset} in device memory; null: use dropout_key"},
     {Param::block_q, i32, "block_q", "queries of a mask block"},
     {Param::block_kv, i32, "block_kv", "keys of a mask block"},
     {Param::query_blocks, i32, "query_blocks", "mask blocks along the queries"},
@@ -49,11 +52,13 @@ constexpr std::array<ParamInfo, kParamCount> kTable = {{
     {Param::mask_heads, i32, "mask_heads", "heads with lists of their own, or 1"},
     {Param::full_offsets, int_in, "full_offsets", "(mask_batch, mask_heads, query_blocks) + 1"},
     {Param::full_columns, int_in, "full_columns", "key blocks that are visible throughout"},
-    {Param::partial_offsets, int_in, "partial_offsets", "(mask_batch, mask_heads, query_blocks) + 1"},
+    {Param::partial_offsets, int_in, "partial_offsets",
+     "(mask_batch, mask_heads, query_blocks) + 1"},
     {Param::partial_columns, int_in, "partial_columns", "key blocks with a bit for each element"},
-    {Param::partial_bits, word_in, "partial_bits", "(partial blocks, block_q, ceil(block_kv / 32))"},
+    {Param::partial_bits, word_in, "partial_bits",
+     "(partial blocks, block_q, ceil(block_kv / 32))"},
     {Param::aligned, i32, "aligned", "1: every row starts on a multiple of 16 bytes"},
-    {Param::workspace, bytes_out, "workspace", ""},
+    {Param::workspace, bytes_out, "workspace", "as large as asked, 256-byte aligned"},
 }};
 
 }  // namespace
@@ -62,7 +67,9 @@ const ParamInfo& info(Param param) { return kTable[static_cast<std::size_t>(para
 
 int size_of(ParamType type) { return type == i32 || type == u32 || type == f32 ? 4 : 8; }
 
-void ParamValues::set_float(Param param, float value) { at(param) = std::bit_cast<std::uint32_t>(value); }
+void ParamValues::set_float(Param param, float value) {
+  at(param) = std::bit_cast<std::uint32_t>(value);
+}
 
 void ParamValues::set_pointer(Param param, const void* pointer) {
   at(param) = reinterpret_cast<std::uintptr_t>(pointer);
@@ -79,7 +86,8 @@ void ParamLayout::add(Param param) {
 int ParamLayout::size() const { return (end_ + 7) / 8 * 8; }
 
 void ParamLayout::fill(const ParamValues& values, unsigned char* block) const {
-  // Little-endian hosts only, as every host of a supported GPU is: the low half is the 32-bit value.
+  // Little-endian hosts only, as every host of a supported GPU is: the low half is the 32-bit
+  // value.
   for (const Field& field : fields_)
     std::memcpy(block + field.offset, &values.bits[static_cast<std::size_t>(field.param)],
                 static_cast<std::size_t>(size_of(field.type)));

@@ -1,5 +1,5 @@
-// A Config with every default made explicit and every run-time value taken out: exactly what decides
-// the text of a kernel. The only input of `choose` and `emit` besides the Schedule.
+// A Config with every default made explicit and every run-time value taken out: exactly what
+// decides the text of a kernel. The only input of `choose` and `emit` besides the Schedule.
 #pragma once
 
 #include <compare>

@@ -16,10 +16,12 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // One row of a tensor as doubles.
-std::vector<double> read_row(const TensorView& tensor, std::int64_t b, std::int64_t s, std::int64_t h) {
+std::vector<double> read_row(const TensorView& tensor, std::int64_t b, std::int64_t s,
+                             std::int64_t h) {
   const std::int64_t bytes = info(tensor.dtype).bytes;
-  const char* const row = static_cast<const char*>(tensor.data) +
-                          (b * tensor.stride[0] + s * tensor.stride[1] + h * tensor.stride[2]) * bytes;
+  const char* const row =
+      static_cast<const char*>(tensor.data) +
+      (b * tensor.stride[0] + s * tensor.stride[1] + h * tensor.stride[2]) * bytes;
   std::vector<double> out(static_cast<std::size_t>(tensor.shape[3]));
   for (std::size_t i = 0; i < out.size(); ++i)
     out[i] = to_float(tensor.dtype, row + static_cast<std::int64_t>(i) * bytes);
@@ -31,7 +33,8 @@ class VisibleKeys {
   VisibleKeys(const Config& config, const Problem& problem, const Arguments& args, std::int64_t b,
               std::int64_t h, std::int64_t q)
       : config_(config), mask_(info(problem.mask)), args_(args), b_(b), h_(h), q_(q) {
-    position_ = static_cast<double>(q + args.q_position.value_or(args.k.shape[1] - args.q.shape[1]));
+    position_ =
+        static_cast<double>(q + args.q_position.value_or(args.k.shape[1] - args.q.shape[1]));
   }
 
   bool operator()(std::int64_t kv) const {
@@ -39,7 +42,8 @@ class VisibleKeys {
     return evaluate(*mask_.keep, [&](std::string_view name) -> double {
              if (name == "q") return position_;
              if (name == "kv") return static_cast<double>(kv);
-             const std::int64_t side = name == "window_left" ? config_.mask.left : config_.mask.right;
+             const std::int64_t side =
+                 name == "window_left" ? config_.mask.left : config_.mask.right;
              return static_cast<double>(side < 0 ? kUnboundedWindow : side);
            }) != 0;
   }
@@ -57,7 +61,9 @@ class VisibleKeys {
 ReferenceRow reference_row(const Config& config, const Problem& problem, const Arguments& args,
                            std::int64_t b, std::int64_t h, std::int64_t q,
                            std::optional<DType> rounded) {
-  const auto round = [rounded](double value) { return rounded ? round_to(*rounded, value) : value; };
+  const auto round = [rounded](double value) {
+    return rounded ? round_to(*rounded, value) : value;
+  };
   const std::int64_t seq_kv = args.k.shape[1];
   const std::int64_t head_kv = args.k.shape[2] == 0 ? 0 : h / (args.q.shape[2] / args.k.shape[2]);
   const double scale = softmax_scale(config);
@@ -101,8 +107,8 @@ ReferenceRow reference_row(const Config& config, const Problem& problem, const A
     double weight = round(std::exp(scores[static_cast<std::size_t>(j)] - row_max) / row_sum);
     if (threshold != 0) {
       if (j % 32 == 0)
-        kept = keep_word(key, head, static_cast<std::uint32_t>(q), static_cast<std::uint32_t>(j / 32),
-                         threshold);
+        kept = keep_word(key, head, static_cast<std::uint32_t>(q),
+                         static_cast<std::uint32_t>(j / 32), threshold);
       weight = (kept >> (j % 32) & 1u) != 0 ? round(weight * keep_scale) : 0;
     }
     if (weight == 0) continue;  // an invisible value must not turn the row into NaN
@@ -113,8 +119,8 @@ ReferenceRow reference_row(const Config& config, const Problem& problem, const A
   return row;
 }
 
-void Judge::add(const ReferenceRow& exact, const ReferenceRow& unfused, const std::vector<double>& o,
-                std::optional<double> lse) {
+void Judge::add(const ReferenceRow& exact, const ReferenceRow& unfused,
+                const std::vector<double>& o, std::optional<double> lse) {
   ++rows_;
   for (std::size_t i = 0; i < exact.o.size(); ++i) {
     if (!std::isfinite(exact.o[i])) {
@@ -147,7 +153,8 @@ std::vector<RowIndex> sample_rows(const Arguments& args, std::int64_t max_rows) 
   const std::int64_t batch = args.q.shape[0], seq = args.q.shape[1], heads = args.q.shape[2];
   const std::int64_t total = batch * seq * heads;
   const std::int64_t count = std::min(total, std::max<std::int64_t>(max_rows, 1));
-  // A stride coprime with the number of rows meets no row twice and mixes batches, heads and positions.
+  // A stride coprime with the number of rows meets no row twice and mixes batches, heads and
+  // positions.
   std::int64_t step = std::max<std::int64_t>(1, total / std::max<std::int64_t>(count, 1));
   while (std::gcd(step, total) > 1) ++step;
   std::vector<RowIndex> rows;
@@ -164,7 +171,8 @@ OutputRow read_output(const Arguments& args, const RowIndex& row) {
   out.o = read_row(args.o, row.b, row.q, row.h);
   if (!args.lse) return out;
   const TensorView& l = *args.lse;
-  out.lse = static_cast<const float*>(l.data)[row.b * l.stride[0] + row.h * l.stride[1] + row.q * l.stride[2]];
+  out.lse = static_cast<const float*>(
+      l.data)[row.b * l.stride[0] + row.h * l.stride[1] + row.q * l.stride[2]];
   return out;
 }
 

@@ -1,5 +1,6 @@
-// Attention for chosen rows in double precision: the judge for every backend. Also the same row as an
-// unfused computation in the problem's own precision would give it, whose error sets the tolerance.
+// Attention for chosen rows in double precision: the judge for every backend. Also the same row as
+// an unfused computation in the problem's own precision would give it, whose error sets the
+// tolerance.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +16,17 @@ struct ReferenceRow {
   double lse = 0;         // natural log; -inf when no key is visible
 };
 
-// Row `q` of head `h` in batch entry `b`. The tensors must lie in host memory. With `rounded`, every
-// stored intermediate (scores, weights, output) is rounded to that type. A row without visible keys
-// gives zeros and -inf; NaN in a visible input stays NaN.
+// Row `q` of head `h` in batch entry `b`. The tensors must lie in host memory. With `rounded`,
+// every stored intermediate (scores, weights, output) is rounded to that type. A row without
+// visible keys gives zeros and -inf; NaN in a visible input stays NaN.
 ReferenceRow reference_row(const Config& config, const Problem& problem, const Arguments& arguments,
                            std::int64_t b, std::int64_t h, std::int64_t q,
                            std::optional<DType> rounded = std::nullopt);
 
 // How far results may be from the reference, over a set of rows. The rule is the one of the
 // FlashAttention test suites, made numeric:
-//   16 bit  2 * (error of the unfused computation in the same precision) + ulp(max|reference| + 0.3)
-//   fp32    1e-5 * (1 + max|reference|)
-//   LSE     1e-5 + 4 ulp(fp32) of the reference
+//   16 bit  2 * (error of the unfused computation in the same precision) + ulp(max|reference| +
+//   0.3) fp32    1e-5 * (1 + max|reference|) LSE     1e-5 + 4 ulp(fp32) of the reference
 class Judge {
  public:
   explicit Judge(DType dtype) : dtype_(dtype) {}
@@ -37,8 +37,10 @@ class Judge {
 
   double error() const { return error_; }
   double tolerance() const;
-  double lse_excess() const { return lse_excess_; }  // largest LSE error over its own bound; 1 is at it
-  bool finite() const { return finite_match_; }              // NaN and infinity stand where they should
+  double lse_excess() const {
+    return lse_excess_;
+  }                                              // largest LSE error over its own bound; 1 is at it
+  bool finite() const { return finite_match_; }  // NaN and infinity stand where they should
   std::int64_t rows() const { return rows_; }
   bool passed() const { return finite_match_ && error_ <= tolerance() && lse_excess_ <= 1; }
 
@@ -58,7 +60,8 @@ struct OutputRow {
   std::optional<double> lse;
 };
 
-// Up to `max_rows` rows spread over batch, heads and queries; the very last row is always among them.
+// Up to `max_rows` rows spread over batch, heads and queries; the very last row is always among
+// them.
 std::vector<RowIndex> sample_rows(const Arguments& arguments, std::int64_t max_rows);
 OutputRow read_output(const Arguments& arguments, const RowIndex& row);
 

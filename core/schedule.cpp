@@ -14,6 +14,7 @@ const std::vector<Knob>& knobs() {
       {"st", &Schedule::stages, "stages"},
       {"qr", &Schedule::q_in_registers, "q_in_registers"},
       {"b", &Schedule::blocks_per_sm, "blocks_per_sm"},
+      {"lz", &Schedule::lazy_rescale, "lazy_rescale"},
       {"mk", &Schedule::key_block, "key_block"},
       {"md", &Schedule::dim_block, "dim_block"},
       {"u", &Schedule::unroll, "unroll"},
@@ -55,8 +56,10 @@ Schedule parse_schedule(std::string_view text) {
     for (const Knob& knob : knobs())
       keys += std::string(keys.empty() ? "" : ", ") + knob.key + " (" + knob.name + ")";
     throw Error(Status::bad_argument, "schedule: cannot read '" + std::string(part) + "' of '" +
-                                          std::string(text) + "'; a part is a key and a number, as in "
-                                          "'q128.kv64'; keys: " + keys);
+                                          std::string(text) +
+                                          "'; a part is a key and a number, as in "
+                                          "'q128.kv64'; keys: " +
+                                          keys);
   }
   return schedule;
 }

@@ -11,24 +11,25 @@
 namespace flashwright {
 
 struct Schedule {
-  int tile_q = 0;            // query rows per block (GPU) or task (CPU)
-  int tile_kv = 0;           // keys per step
-  int warps = 0;             // GPU: warps per block
-  int stages = 0;            // GPU: key and value tiles in flight
-  int q_in_registers = 0;    // GPU: 1 keeps the query fragments in registers
-  int blocks_per_sm = 0;     // GPU: resident blocks asked of the compiler
-  int key_block = 0;         // CPU: keys per register tile of Q K^T
-  int dim_block = 0;         // CPU: head dims per register tile of P V
-  int unroll = 0;            // CPU: steps of the inner loops in one turn
+  int tile_q = 0;          // query rows per block (GPU) or task (CPU)
+  int tile_kv = 0;         // keys per step
+  int warps = 0;           // GPU: warps per block
+  int stages = 0;          // GPU: key and value tiles in flight
+  int q_in_registers = 0;  // GPU: 1 keeps the query fragments in registers
+  int blocks_per_sm = 0;   // GPU: resident blocks asked of the compiler
+  int lazy_rescale = 0;    // GPU: 1 skips the rescaling of the output when no maximum has grown
+  int key_block = 0;       // CPU: keys per register tile of Q K^T
+  int dim_block = 0;       // CPU: head dims per register tile of P V
+  int unroll = 0;          // CPU: steps of the inner loops in one turn
 
   std::strong_ordering operator<=>(const Schedule&) const = default;
   bool operator==(const Schedule&) const = default;
 };
 
 struct Knob {
-  const char* key;           // in the text form
+  const char* key;  // in the text form
   int Schedule::*value;
-  const char* name;          // of the field
+  const char* name;  // of the field
 };
 const std::vector<Knob>& knobs();
 

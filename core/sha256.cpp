@@ -50,7 +50,8 @@ Digest sha256(std::string_view bytes) {
   tail[left] = 0x80;
   const std::size_t size = left < 56 ? 64 : 128;
   const std::uint64_t bits = std::uint64_t{bytes.size()} * 8;
-  for (std::size_t i = 0; i < 8; ++i) tail[size - 1 - i] = static_cast<std::uint8_t>(bits >> (8 * i));
+  for (std::size_t i = 0; i < 8; ++i)
+    tail[size - 1 - i] = static_cast<std::uint8_t>(bits >> (8 * i));
   for (std::size_t at = 0; at < size; at += 64) compress(state, tail.data() + at);
 
   Digest digest;

@@ -1,5 +1,5 @@
-// What a generator hands to a compiler, and what a compiler gives back. Text is the border between the
-// two: a Source can be printed, mailed and compiled elsewhere.
+// What a generator hands to a compiler, and what a compiler gives back. Text is the border between
+// the two: a Source can be printed, mailed and compiled elsewhere.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,13 @@ struct LineOrigin {
   int line = 0;
 };
 
-// One entry of the binary and how to start it. `grid` and `workspace` are rules over rule_variables(),
-// since shapes are known only at launch.
+// One entry of the binary and how to start it. `grid` and `workspace` are rules over
+// rule_variables(), since shapes are known only at launch.
 struct LaunchStep {
   std::string entry;
-  int threads = 0;        // per block; CPU: 0
-  int smem_bytes = 0;     // dynamic shared memory per block; CPU: scratch bytes per worker
-  ExprPtr grid;           // blocks; CPU: tasks
+  int threads = 0;     // per block; CPU: 0
+  int smem_bytes = 0;  // dynamic shared memory per block; CPU: scratch bytes per worker
+  ExprPtr grid;        // blocks; CPU: tasks
 };
 
 struct LaunchPlan {
@@ -41,9 +41,9 @@ const std::vector<std::string>& rule_variables();
 struct Source {
   Language language = Language::cuda;
   Target target;
-  std::string name;                 // "fw_forward.cu": the program name in compiler messages
+  std::string name;  // "fw_forward.cu": the program name in compiler messages
   std::string text;
-  std::vector<LineOrigin> lines;    // CUDA: one for each line of the text
+  std::vector<LineOrigin> lines;  // CUDA: one for each line of the text
   LaunchPlan plan;
 };
 
@@ -52,8 +52,8 @@ std::string rewrite_lines(const Source& source, const std::string& message);
 
 // What the compiler says a kernel takes.
 struct Resources {
-  int registers = 0;         // per thread; CPU: 0
-  int spill_bytes = 0;       // stores of spilled registers; CPU: vector spills found in the object
+  int registers = 0;    // per thread; CPU: 0
+  int spill_bytes = 0;  // stores of spilled registers; CPU: vector spills found in the object
   int stack_bytes = 0;
   int static_smem_bytes = 0;
   int dynamic_smem_bytes = 0;
@@ -64,10 +64,10 @@ struct Binary {
   Kind kind = Kind::cubin;
   Target target;
   std::string bytes;
-  std::string toolchain;     // who made it, for people: "NVRTC 13.0", "LLVM 19.1.7 icelake-server"
+  std::string toolchain;  // who made it, for people: "NVRTC 13.0", "LLVM 19.1.7 icelake-server"
   Resources resources;
   double compile_ms = 0;
-  std::string log;           // warnings, with rewritten lines
+  std::string log;  // warnings, with rewritten lines
 };
 const char* to_string(Binary::Kind kind);
 

@@ -12,35 +12,66 @@ namespace {
 
 void add(std::vector<Line>& lines, std::string text) { lines.push_back({std::move(text), {}}); }
 
-// Code and comment in two columns, as the formatter aligns neighbouring comments.
-void add_aligned(std::vector<Line>& lines, const std::vector<std::pair<std::string, std::string>>& rows) {
-  std::size_t width = 0;
-  for (const auto& [code, comment] : rows)
-    if (!comment.empty()) width = std::max(width, code.size());
-  for (const auto& [code, comment] : rows)
-    add(lines, comment.empty() ? code : fmt::format("{:<{}}  // {}", code, width, comment));
+// A comment, broken at spaces; what follows on is indented.
+void add_wrapped(std::vector<Line>& lines, std::string text) {
+  constexpr std::size_t kWidth = 96;
+  std::string indent;
+  while (indent.size() + text.size() > kWidth) {
+    const std::size_t space = text.rfind(' ', kWidth - indent.size());
+    add(lines, "// " + indent + text.substr(0, space));
+    text.erase(0, space + 1);
+    indent = "    ";
+  }
+  add(lines, "// " + indent + text);
+}
+
+// Code and comment in two columns. As in the formatter, comments line up with those of the lines
+// directly above and below.
+void add_aligned(std::vector<Line>& lines,
+                 const std::vector<std::pair<std::string, std::string>>& rows) {
+  for (std::size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
+    std::size_t width = 0;
+    const bool commented = !rows[begin].second.empty();
+    for (end = begin; end < rows.size() && !rows[end].second.empty() == commented; ++end)
+      width = std::max(width, rows[end].first.size());
+    for (std::size_t i = begin; i < end; ++i)
+      add(lines, commented ? fmt::format("{:<{}}  // {}", rows[i].first, width, rows[i].second)
+                           : rows[i].first);
+  }
 }
 
 const char* cuda_type(ParamType type) {
   switch (type) {
-    case ParamType::element_in: return "const Element*";
-    case ParamType::element_out: return "Element*";
-    case ParamType::float_out: return "float*";
-    case ParamType::int_in: return "const int*";
-    case ParamType::word_in: return "const u32*";
-    case ParamType::long_in: return "const u64*";
-    case ParamType::bytes_out: return "float*";
-    case ParamType::i32: return "int";
-    case ParamType::i64: return "i64";
-    case ParamType::u32: return "u32";
-    case ParamType::u64: return "u64";
-    case ParamType::f32: return "float";
+    case ParamType::element_in:
+      return "const Element*";
+    case ParamType::element_out:
+      return "Element*";
+    case ParamType::float_out:
+      return "float*";
+    case ParamType::int_in:
+      return "const int*";
+    case ParamType::word_in:
+      return "const u32*";
+    case ParamType::long_in:
+      return "const u64*";
+    case ParamType::bytes_out:
+      return "void*";
+    case ParamType::i32:
+      return "int";
+    case ParamType::i64:
+      return "i64";
+    case ParamType::u32:
+      return "u32";
+    case ParamType::u64:
+      return "u64";
+    case ParamType::f32:
+      return "float";
   }
   return "";
 }
 
-// Whether two neighbouring fields are declared together: the strides of one tensor, and scalars that need no
-// comment.
+// Whether two neighbouring fields are declared together: the strides of one tensor, and scalars
+// that need no comment.
 bool shares_line(const ParamInfo& first, const ParamInfo& next) {
   if (first.type != next.type || next.comment[0] != '\0') return false;
   if (first.type == ParamType::i64) return !std::string_view(next.name).ends_with("_batch_stride");
@@ -54,6 +85,15 @@ bool uses(const ExprPtr& expr, std::string_view name) {
 }
 
 }  // namespace
+
+Constant int_constant(const char* name, int value, const char* comment) {
+  return {fmt::format("constexpr int {} = {}", name, value), comment};
+}
+
+void append(std::vector<Line>& lines, const std::vector<Line>& more) {
+  if (!lines.empty()) lines.push_back({});
+  lines.insert(lines.end(), more.begin(), more.end());
+}
 
 std::vector<Line> print_constants(const std::vector<Constant>& constants) {
   std::vector<Line> lines;
@@ -102,17 +142,21 @@ std::vector<Line> print_mask(Mask::Kind kind) {
   add(lines, fmt::format("  return {};", print_cuda(*mask.keep)));
   add(lines, "}");
   add(lines, "");
-  add(lines, "// Keys of a range of query rows: [begin, end) are those that some of its rows may see,");
+  add(lines,
+      "// Keys of a range of query rows: [begin, end) are those that some of its rows may see,");
   add(lines, "// [full_begin, full_end) those that all of them see.");
   add(lines, "struct KeyRange {");
   add(lines, "  int begin, end;");
   add(lines, "  int full_begin, full_end;");
   add(lines, "};");
   add(lines, "");
-  add(lines, "__device__ __forceinline__ KeyRange visible_keys(const Params& params, int first_row,");
+  add(lines,
+      "__device__ __forceinline__ KeyRange visible_keys(const Params& params, int first_row,");
   add(lines, "                                                 int last_row) {");
-  const std::vector<const ExprPtr*> all = {&mask.begin, &mask.end, &mask.full_begin, &mask.full_end};
-  for (const auto& [name, row] : {std::pair{"q_first", "first_row"}, std::pair{"q_last", "last_row"}}) {
+  const std::vector<const ExprPtr*> all = {&mask.begin, &mask.end, &mask.full_begin,
+                                           &mask.full_end};
+  for (const auto& [name, row] :
+       {std::pair{"q_first", "first_row"}, std::pair{"q_last", "last_row"}}) {
     bool used = false;
     for (const ExprPtr* expr : all) used = used || uses(*expr, name);
     if (used) add(lines, fmt::format("  const int {} = {} + params.q_position;", name, row));
@@ -126,43 +170,51 @@ std::vector<Line> print_mask(Mask::Kind kind) {
   add(lines, fmt::format("  keys.begin = {};", clamp(mask.begin, "0", "larger")));
   add(lines, fmt::format("  keys.end = {};", clamp(mask.end, "params.seq_kv", "smaller")));
   add(lines, fmt::format("  keys.full_begin = {};", clamp(mask.full_begin, "0", "larger")));
-  add(lines, fmt::format("  keys.full_end = {};", clamp(mask.full_end, "params.seq_kv", "smaller")));
+  add(lines,
+      fmt::format("  keys.full_end = {};", clamp(mask.full_end, "params.seq_kv", "smaller")));
   add(lines, "  return keys;");
   add(lines, "}");
   return lines;
 }
 
 std::string emit_command(const Problem& problem, const Schedule& schedule) {
-  std::string command = fmt::format("flashwright emit --dtype {} --head-dim {}", to_string(problem.dtype),
-                                    problem.head_dim);
-  if (problem.head_dim_v != problem.head_dim) command += fmt::format(" --head-dim-v {}", problem.head_dim_v);
+  std::string command = fmt::format("flashwright emit --dtype {} --head-dim {}",
+                                    to_string(problem.dtype), problem.head_dim);
+  if (problem.head_dim_v != problem.head_dim)
+    command += fmt::format(" --head-dim-v {}", problem.head_dim_v);
   if (problem.mask == Mask::Kind::window) {
     command += " --mask window:-1,-1";  // the sides are values of the launch
   } else if (problem.mask != Mask::Kind::none) {
     command += fmt::format(" --mask {}", to_string(problem.mask));
   }
   if (problem.dropout) command += " --dropout 0.1";  // so is the probability
-  return command + fmt::format(" --target {} --schedule {}", to_string(problem.target), to_string(schedule));
+  return command +
+         fmt::format(" --target {} --schedule {}", to_string(problem.target), to_string(schedule));
 }
 
 std::vector<Line> print_banner(const Problem& problem, const Schedule& schedule,
                                const std::string& about_tiles, const LaunchPlan& plan) {
   std::vector<Line> lines;
   std::string dims = fmt::format("head dim {}", problem.head_dim);
-  if (problem.head_dim_v != problem.head_dim) dims += fmt::format(", of values {}", problem.head_dim_v);
-  std::string mask = problem.mask == Mask::Kind::none     ? "no mask"
-                     : problem.mask == Mask::Kind::blocks ? "block-sparse mask"
-                                                          : to_string(problem.mask) + std::string(" mask");
+  if (problem.head_dim_v != problem.head_dim)
+    dims += fmt::format(", of values {}", problem.head_dim_v);
+  std::string mask = problem.mask == Mask::Kind::none ? "no mask"
+                     : problem.mask == Mask::Kind::blocks
+                         ? "block-sparse mask"
+                         : fmt::format("{} mask", to_string(problem.mask));
   if (problem.dropout) mask += ", dropout";
-  add(lines, fmt::format("// {} forward for {}: {}, {}, {}.",
-                         problem.algorithm == Algorithm::tiled ? "Attention" : "Unfused attention",
-                         to_string(problem.target), to_string(problem.dtype), dims, mask));
-  add(lines, "// " + about_tiles);
+  const bool tiled = problem.algorithm == Algorithm::tiled;
+  add_wrapped(lines, fmt::format("{} forward for {}: {}, {}, {}.",
+                                 tiled ? "Attention" : "Unfused attention",
+                                 to_string(problem.target), to_string(problem.dtype), dims, mask));
+  add_wrapped(lines, about_tiles);
   for (const LaunchStep& step : plan.steps)
-    add(lines, fmt::format("// Launch {}: {} blocks of {} threads, {} bytes of dynamic shared memory.",
+    add_wrapped(
+        lines, fmt::format("Launch {}: {} blocks of {} threads, {} bytes of dynamic shared memory.",
                            step.entry, to_string(*step.grid), step.threads, step.smem_bytes));
-  add(lines, "// Regenerate: " + emit_command(problem, schedule));
-  add(lines, fmt::format("// flashwright {}. This emitted file may be used under any licence.", kVersion));
+  if (tiled) add_wrapped(lines, "Regenerate: " + emit_command(problem, schedule));
+  add_wrapped(lines, fmt::format("flashwright {}. This emitted file may be used under any licence.",
+                                 kVersion));
   add(lines, "");
   return lines;
 }
@@ -176,18 +228,17 @@ std::string join(const std::vector<Line>& lines) {
   return text;
 }
 
-Source emit_template(std::string_view path, std::string name, const Problem& problem, const Options& options,
-                     const Printed& printed, const std::vector<Line>& banner, const LaunchPlan& plan) {
-  std::vector<Line> lines = banner;
-  const std::vector<Line> body = prune(resolve(path, options, printed));
+Source make_source(const Emission& emission, const Target& target) {
+  std::vector<Line> lines = emission.banner;
+  const std::vector<Line> body = prune(resolve(emission.path, emission.options, emission.printed));
   lines.insert(lines.end(), body.begin(), body.end());
   Source source;
   source.language = Language::cuda;
-  source.target = problem.target;
-  source.name = std::move(name);
+  source.target = target;
+  source.name = emission.name;
   source.text = join(lines);
   for (Line& line : lines) source.lines.push_back(std::move(line.origin));
-  source.plan = plan;
+  source.plan = emission.plan;
   return source;
 }
 

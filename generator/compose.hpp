@@ -1,5 +1,5 @@
-// The parts of an emitted CUDA file that are printed for each kernel: banner, named constants, the parameter
-// struct and the functions of the mask.
+// The parts of an emitted CUDA file that are printed for each kernel: banner, named constants, the
+// parameter struct and the functions of the mask.
 #pragma once
 
 #include <string>
@@ -13,12 +13,16 @@ namespace flashwright {
 
 // One named constant; `value` may be a formula over earlier ones.
 struct Constant {
-  std::string declaration;  // "constexpr int kTileQ = 128"
+  std::string declaration;  // "constexpr int kTileQ = 128"; empty starts a new group
   std::string comment;
 };
+Constant int_constant(const char* name, int value, const char* comment);
 
-// The constants, comments aligned. An empty declaration starts a new group.
+// The constants, comments aligned.
 std::vector<Line> print_constants(const std::vector<Constant>& constants);
+
+// Adds lines behind an empty one.
+void append(std::vector<Line>& lines, const std::vector<Line>& more);
 
 // `struct Params` for the rows of the layout, and the element type.
 std::vector<Line> print_params(const ParamLayout& layout, DType dtype);
@@ -33,9 +37,17 @@ std::vector<Line> print_banner(const Problem& problem, const Schedule& schedule,
 // Lines joined to a text that ends with a newline.
 std::string join(const std::vector<Line>& lines);
 
-// The whole way from a template to a Source: resolve, prune, and the banner on top.
-Source emit_template(std::string_view path, std::string name, const Problem& problem, const Options& options,
-                     const Printed& printed, const std::vector<Line>& banner, const LaunchPlan& plan);
+// All that makes a Source: the template, the options that decide its conditionals, and what is
+// printed into it.
+struct Emission {
+  std::string path;  // "sm80/forward.cu"
+  std::string name;  // of the program in compiler messages: "fw_forward.cu"
+  Options options;
+  Printed printed;
+  std::vector<Line> banner;
+  LaunchPlan plan;
+};
+Source make_source(const Emission& emission, const Target& target);
 
 // The command line that emits this kernel again.
 std::string emit_command(const Problem& problem, const Schedule& schedule);

@@ -47,8 +47,8 @@ std::vector<std::string> reasons_against(const Problem& problem) {
 const Family& choose_family(const Problem& problem) {
   for (const Family* family : families(problem.target.backend))
     if (family->reasons_against(problem).empty()) return *family;
-  throw Error(Status::unsupported, fmt::format("{}: {}", to_string(problem),
-                                               fmt::join(reasons_against(problem), "; ")));
+  throw Error(Status::unsupported,
+              fmt::format("{}: {}", to_string(problem), fmt::join(reasons_against(problem), "; ")));
 }
 
 }  // namespace flashwright

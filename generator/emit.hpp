@@ -5,13 +5,13 @@
 
 namespace flashwright {
 
-// The families known to this process for a target's backend, best first. The CPU family comes from the
-// plugin: see register_family.
+// The families known to this process for a target's backend, best first. The CPU family comes from
+// the plugin: see register_family.
 std::vector<const Family*> families(BackendKind backend);
 void register_family(BackendKind backend, const Family* family);
 
-// The first family without a reason against the problem. Throws Error(unsupported) that lists, family
-// by family, every reason.
+// The first family without a reason against the problem. Throws Error(unsupported) that lists,
+// family by family, every reason.
 const Family& choose_family(const Problem& problem);
 
 // All reasons against the problem when no family can do it; empty otherwise.

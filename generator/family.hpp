@@ -1,6 +1,6 @@
 // A family is one way of writing the kernel: for cp.async and mma.sync, for TMA and wgmma, for the
-// vector unit of a CPU. It knows which problems it can do, which schedules are legal, what they cost,
-// and how to emit them. It knows no compiler and no device beyond a DeviceInfo.
+// vector unit of a CPU. It knows which problems it can do, which schedules are legal, what they
+// cost, and how to emit them. It knows no compiler and no device beyond a DeviceInfo.
 #pragma once
 
 #include <memory>
@@ -17,10 +17,10 @@ namespace flashwright {
 
 // What a schedule is known to take before anything is compiled.
 struct Estimate {
-  int threads = 0;          // per block
-  int smem_bytes = 0;       // per block; CPU: scratch of one worker
-  int registers = 0;        // per thread, by the family's law; CPU: vector registers of the inner loop
-  double time_us = 0;       // of one launch, by the family's model; only the order matters
+  int threads = 0;     // per block
+  int smem_bytes = 0;  // per block; CPU: scratch of one worker
+  int registers = 0;   // per thread, by the family's law; CPU: vector registers of the inner loop
+  double time_us = 0;  // of one launch, by the family's model; only the order matters
 };
 
 // One schedule that was considered. `rejected` says why it cannot run; empty means legal.

@@ -8,7 +8,8 @@
 namespace flashwright {
 namespace {
 
-// Variables of a mask row that the printed functions hold in locals; all others are launch parameters.
+// Variables of a mask row that the printed functions hold in locals; all others are launch
+// parameters.
 constexpr std::array kLocals = {"q", "kv", "q_first", "q_last"};
 
 ExprPtr rename(const Expr& expr) {

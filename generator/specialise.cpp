@@ -14,8 +14,10 @@ namespace flashwright {
 namespace {
 
 std::string_view trim(std::string_view text) {
-  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front()))) text.remove_prefix(1);
-  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back()))) text.remove_suffix(1);
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front())))
+    text.remove_prefix(1);
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())))
+    text.remove_suffix(1);
   return text;
 }
 
@@ -103,7 +105,8 @@ class Resolver {
 
   void include(std::string_view text) {
     constexpr std::string_view kInclude = "#include \"";
-    if (!starts_with(text, kInclude) || text.back() != '"') fail(fmt::format("unexpected {}", text));
+    if (!starts_with(text, kInclude) || text.back() != '"')
+      fail(fmt::format("unexpected {}", text));
     const std::string_view path = text.substr(kInclude.size(), text.size() - kInclude.size() - 1);
     if (path == "options.h") return;  // defaults for editors
     blank();
@@ -118,7 +121,8 @@ class Resolver {
   void line(std::string_view text) {
     const std::string_view content = trim(text);
     if (starts_with(content, "//~")) return;
-    if (starts_with(content, "#") && !starts_with(content, "#pragma unroll")) return directive(content);
+    if (starts_with(content, "#") && !starts_with(content, "#pragma unroll"))
+      return directive(content);
     if (!active()) return;
     if (content.empty()) return blank();
     out_.push_back({std::string(text), {path_, number_}});
@@ -154,8 +158,8 @@ void collect_names(std::string_view code, std::set<std::string>& names) {
   }
 }
 
-// The name that a definition introduces: the one after `using` or `struct`, before the `=` of a constant, or
-// before the parameters of a function.
+// The name that a definition introduces: the one after `using` or `struct`, before the `=` of a
+// constant, or before the parameters of a function.
 std::string defined_name(std::string_view code) {
   const auto name_before = [&](std::size_t end) {
     while (end > 0 && !is_name_char(code[end - 1])) --end;
@@ -167,6 +171,7 @@ std::string defined_name(std::string_view code) {
   while (starts_with(code, "template <")) code = trim(code.substr(code.find('>') + 1));
   if (starts_with(code, "struct ")) return name_before(code.find('{'));
   const std::size_t parameters = code.find('('), assignment = code.find('=');
+  if (parameters == assignment) return {};  // neither: no definition
   return name_before(std::min(parameters, assignment));
 }
 
@@ -181,7 +186,8 @@ struct Block {
 // A constant, alone on its line.
 bool is_constant_line(std::string_view text) {
   const std::string_view code = trim(code_of(text));
-  return starts_with(code, "constexpr ") && code.back() == ';' && code.find('{') == std::string_view::npos;
+  return starts_with(code, "constexpr ") && code.back() == ';' &&
+         code.find('{') == std::string_view::npos;
 }
 
 Block make_block(const std::vector<Line>& lines, std::size_t begin, std::size_t end) {
@@ -200,10 +206,12 @@ std::vector<Block> split(const std::vector<Line>& lines) {
   int depth = 0;
   const auto close = [&](std::size_t end) {
     const bool constants =
-        std::all_of(lines.begin() + begin, lines.begin() + end, [](const Line& line) {
-          return is_constant_line(line.text) || trim(code_of(line.text)).empty();
-        }) && std::any_of(lines.begin() + begin, lines.begin() + end,
-                          [](const Line& line) { return is_constant_line(line.text); });
+        std::all_of(lines.begin() + begin, lines.begin() + end,
+                    [](const Line& line) {
+                      return is_constant_line(line.text) || trim(code_of(line.text)).empty();
+                    }) &&
+        std::any_of(lines.begin() + begin, lines.begin() + end,
+                    [](const Line& line) { return is_constant_line(line.text); });
     if (!constants) {
       if (end > begin) blocks.push_back(make_block(lines, begin, end));
       return;
@@ -231,9 +239,9 @@ std::vector<Block> split(const std::vector<Line>& lines) {
 }  // namespace
 
 const std::vector<std::string>& option_names() {
-  static const std::vector<std::string> names = {"FW_FP16",   "FW_BF16",           "FW_FP32", "FW_MASK",
-                                                 "FW_BLOCKS", "FW_DROPOUT",        "FW_Q_IN_REGISTERS",
-                                                 "FW_ONE_STAGE"};
+  static const std::vector<std::string> names = {
+      "FW_FP16",    "FW_BF16",           "FW_FP32",      "FW_MASK",        "FW_BLOCKS",
+      "FW_DROPOUT", "FW_Q_IN_REGISTERS", "FW_ONE_STAGE", "FW_LAZY_RESCALE"};
   return names;
 }
 

@@ -1,4 +1,5 @@
-// The templates: embedded in the library, or read from FLASHWRIGHT_TEMPLATE_DIR while developing them.
+// The templates: embedded in the library, or read from FLASHWRIGHT_TEMPLATE_DIR while developing
+// them.
 #pragma once
 
 #include <string>

@@ -22,15 +22,16 @@ class Module {
 
 // One step of a launch with its rules evaluated.
 struct StepLaunch {
-  int entry = 0;           // index into the plan's steps
-  std::int64_t grid = 0;   // blocks or tasks, at least 1
+  int entry = 0;          // index into the plan's steps
+  std::int64_t grid = 0;  // blocks or tasks, at least 1
 };
 
-// Host threads for the CPU backend: run fn(context, task, worker) for every task in [0, tasks), worker
-// in [0, concurrency), and return when all are done.
+// Host threads for the CPU backend: run fn(context, task, worker) for every task in [0, tasks),
+// worker in [0, concurrency), and return when all are done.
 struct Executor {
   int concurrency = 1;
-  void (*parallel)(void* self, std::int64_t tasks, void (*fn)(void* context, std::int64_t task, int worker),
+  void (*parallel)(void* self, std::int64_t tasks,
+                   void (*fn)(void* context, std::int64_t task, int worker),
                    void* context) = nullptr;
   void* self = nullptr;
 };
@@ -48,7 +49,8 @@ class Backend {
   // The devices that are present; empty when device_missing() says why.
   virtual std::vector<DeviceInfo> describe() = 0;
 
-  // Identity of the compiler for a target: part of every stored binary's key. Cheap: loads no compiler.
+  // Identity of the compiler for a target: part of every stored binary's key. Cheap: loads no
+  // compiler.
   virtual std::string toolchain(const Target& target) = 0;
 
   // What compile() makes for a target.
@@ -58,10 +60,11 @@ class Backend {
   virtual Binary compile(const Source& source) = 0;
 
   // `plan` is the one that was emitted with the text.
-  virtual std::unique_ptr<Module> load(const Binary& binary, const LaunchPlan& plan, int device_index) = 0;
+  virtual std::unique_ptr<Module> load(const Binary& binary, const LaunchPlan& plan,
+                                       int device_index) = 0;
 
-  // Enqueues all steps on `stream` in order (CPU: runs them; a stream must be null). `params` is the
-  // filled parameter block of the plan. Allocates nothing and, on a GPU, waits for nothing.
+  // Enqueues all steps on `stream` in order (CPU: runs them; a stream must be null). `params` is
+  // the filled parameter block of the plan. Allocates nothing and, on a GPU, waits for nothing.
   virtual void launch(const Module& module, std::span<const StepLaunch> steps, const void* params,
                       int device_index, void* stream) = 0;
 

@@ -44,7 +44,8 @@ void add_from_folder(const fs::path& folder, std::vector<std::string>& out) {
 int remember_nvrtc(dl_phdr_info* object, std::size_t, void* out) {
   const std::string path = object->dlpi_name;
   const std::string name = fs::path(path).filename().string();
-  if (name.rfind("libnvrtc.so", 0) == 0) static_cast<std::vector<std::string>*>(out)->push_back(path);
+  if (name.rfind("libnvrtc.so", 0) == 0)
+    static_cast<std::vector<std::string>*>(out)->push_back(path);
   return 0;
 }
 
@@ -70,7 +71,8 @@ void* SharedLibrary::symbol(const char* name) const {
 
 std::string own_folder() {
   Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&own_folder), &info) == 0 || info.dli_fname == nullptr) return {};
+  if (dladdr(reinterpret_cast<const void*>(&own_folder), &info) == 0 || info.dli_fname == nullptr)
+    return {};
   std::error_code error;
   const fs::path path = fs::canonical(info.dli_fname, error);
   return error ? std::string() : path.parent_path().string();

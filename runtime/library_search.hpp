@@ -14,8 +14,8 @@ class SharedLibrary {
   explicit SharedLibrary(const std::vector<std::string>& candidates);
 
   explicit operator bool() const { return handle_ != nullptr; }
-  void* symbol(const char* name) const;  // null when there is none
-  const std::string& path() const { return path_; }     // the file that was loaded
+  void* symbol(const char* name) const;              // null when there is none
+  const std::string& path() const { return path_; }  // the file that was loaded
   const std::string& failure() const { return failure_; }
 
  private:
@@ -23,8 +23,9 @@ class SharedLibrary {
   std::string path_, failure_;
 };
 
-// Candidates for NVRTC, best first: FLASHWRIGHT_NVRTC alone if it is set; else a copy already loaded, pip
-// wheels beside the library, conda, CUDA_PATH, CUDA_HOME, the loader's own search, the usual folders.
+// Candidates for NVRTC, best first: FLASHWRIGHT_NVRTC alone if it is set; else a copy already
+// loaded, pip wheels beside the library, conda, CUDA_PATH, CUDA_HOME, the loader's own search, the
+// usual folders.
 std::vector<std::string> nvrtc_candidates();
 
 // FLASHWRIGHT_CUDA, or the driver's library. Never the stub named libcuda.so.

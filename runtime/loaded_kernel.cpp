@@ -14,7 +14,8 @@ constexpr std::size_t kMaxSteps = 8;
 
 }  // namespace
 
-LoadedKernel::LoadedKernel(Backend& backend, const Binary& binary, const LaunchPlan& plan, int device_index)
+LoadedKernel::LoadedKernel(Backend& backend, const Binary& binary, const LaunchPlan& plan,
+                           int device_index)
     : backend_(backend), params_(plan.params), module_(backend.load(binary, plan, device_index)) {
   if (plan.steps.size() > kMaxSteps) throw Error(Status::internal, "launch plan: too many steps");
   for (const LaunchStep& step : plan.steps) grids_.emplace_back(*step.grid, rule_variables());
@@ -33,18 +34,22 @@ void LoadedKernel::launch(const ResolvedArguments& arguments, void* workspace, v
   ParamValues values = arguments.values;
   if (has_workspace_) {
     const std::size_t bytes = workspace_bytes(arguments);
-    if (bytes != 0 && (workspace == nullptr || reinterpret_cast<std::uintptr_t>(workspace) % 256 != 0))
-      throw Error(Status::bad_argument,
-                  fmt::format("workspace: given {}; expected the address of {} bytes, 256-byte aligned",
-                              workspace == nullptr ? "none" : "a misaligned address", bytes));
+    if (bytes != 0 &&
+        (workspace == nullptr || reinterpret_cast<std::uintptr_t>(workspace) % 256 != 0))
+      throw Error(
+          Status::bad_argument,
+          fmt::format("workspace: given {}; expected the address of {} bytes, 256-byte aligned",
+                      workspace == nullptr ? "none" : "a misaligned address", bytes));
     values.set_pointer(Param::workspace, workspace);
   }
   alignas(8) unsigned char block[kMaxParamBytes];
   params_.fill(values, block);
   std::array<StepLaunch, kMaxSteps> steps;
   for (std::size_t i = 0; i < grids_.size(); ++i)
-    steps[i] = {static_cast<int>(i), static_cast<std::int64_t>(grids_[i](arguments.rule_values.data()))};
-  backend_.launch(*module_, std::span(steps).first(grids_.size()), block, arguments.device_index, stream);
+    steps[i] = {static_cast<int>(i),
+                static_cast<std::int64_t>(grids_[i](arguments.rule_values.data()))};
+  backend_.launch(*module_, std::span(steps).first(grids_.size()), block, arguments.device_index,
+                  stream);
 }
 
 }  // namespace flashwright

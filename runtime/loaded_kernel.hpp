@@ -1,5 +1,5 @@
-// A loaded binary with its launch plan ready for use: rules compiled, parameter block laid out. Immutable and
-// safe to launch from many threads.
+// A loaded binary with its launch plan ready for use: rules compiled, parameter block laid out.
+// Immutable and safe to launch from many threads.
 #pragma once
 
 #include <memory>
@@ -18,8 +18,8 @@ class LoadedKernel {
 
   std::size_t workspace_bytes(const ResolvedArguments& arguments) const;
 
-  // Enqueues all steps; returns at once when an output is empty. Throws Error(bad_argument) for a missing or
-  // misaligned workspace, and when a rule asks for more than the hardware can count.
+  // Enqueues all steps; returns at once when an output is empty. Throws Error(bad_argument) for a
+  // missing or misaligned workspace, and when a rule asks for more than the hardware can count.
   void launch(const ResolvedArguments& arguments, void* workspace, void* stream) const;
 
  private:

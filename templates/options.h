@@ -1,6 +1,6 @@
-//~ Every FW_ option: the switches that change the structure of a kernel. An emitted file contains none
-//~ of them. The values below are for editors and for compiling a template by hand; generator/options.cpp
-//~ holds the same list, and a test compares the two.
+//~ Every FW_ option: the switches that change the structure of a kernel. An emitted file contains
+//~ none of them. The values below are for editors and for compiling a template by hand;
+//~ option_names() of generator/specialise.cpp is the same list, and a test compares the two.
 #pragma once
 
 #ifndef FW_FP16
@@ -26,4 +26,7 @@
 #endif
 #ifndef FW_ONE_STAGE
 #define FW_ONE_STAGE 0
+#endif
+#ifndef FW_LAZY_RESCALE
+#define FW_LAZY_RESCALE 0
 #endif

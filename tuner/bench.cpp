@@ -20,14 +20,15 @@ constexpr std::int64_t kVerifiedRows = 16;
 constexpr int kMinBlocks = 5;
 
 // Launches once into poisoned outputs and compares; throws when the result is wrong.
-void check_result(const BenchEntry& entry, Runner& runner, Workload& workload, const Verifier& verifier,
-                  Backend& backend, int device_index) {
+void check_result(const BenchEntry& entry, Runner& runner, Workload& workload,
+                  const Verifier& verifier, Backend& backend, int device_index) {
   workload.poison_outputs();
   runner.launch();
   backend.synchronize(device_index, nullptr);
   workload.fetch_outputs();
   if (const std::string wrong = verifier.verdict(workload); !wrong.empty())
-    throw Error(Status::internal, fmt::format("bench: {} {}: {}", entry.name, to_string(entry.problem), wrong));
+    throw Error(Status::internal,
+                fmt::format("bench: {} {}: {}", entry.name, to_string(entry.problem), wrong));
 }
 
 }  // namespace
@@ -40,7 +41,8 @@ double visible_pairs(const Config& config, const Shape& shape, const Arguments& 
     const BlockLists& lists = *arguments.blocks;
     const std::int64_t rows = lists.batch * lists.heads * lists.query_blocks();
     return static_cast<double>(lists.full_offsets[rows] + lists.partial_offsets[rows]) *
-           static_cast<double>(lists.block_q * lists.block_kv) / static_cast<double>(lists.batch * lists.heads);
+           static_cast<double>(lists.block_q * lists.block_kv) /
+           static_cast<double>(lists.batch * lists.heads);
   }
   const std::int64_t offset = arguments.q_position.value_or(shape.seq_kv - shape.seq_q);
   const std::int64_t left = config.mask.left < 0 ? kUnboundedWindow : config.mask.left;
@@ -56,8 +58,8 @@ double visible_pairs(const Config& config, const Shape& shape, const Arguments& 
   return pairs;
 }
 
-BenchReport bench(const Config& config, const Shape& shape, std::vector<BenchEntry> entries, Backend& backend,
-                  int device_index, double seconds) {
+BenchReport bench(const Config& config, const Shape& shape, std::vector<BenchEntry> entries,
+                  Backend& backend, int device_index, double seconds) {
   Workload workload(entries.front().problem, shape, backend, device_index, 1);
   const Verifier verifier(config, entries.front().problem, workload, kVerifiedRows);
   std::vector<std::unique_ptr<Runner>> owned;
@@ -72,8 +74,9 @@ BenchReport bench(const Config& config, const Shape& shape, std::vector<BenchEnt
   std::mt19937_64 random(1);
   std::vector<std::vector<double>> times(entries.size()), first(entries.size());
   const auto start = std::chrono::steady_clock::now();
-  for (int block = 0; block < kMinBlocks ||
-                      std::chrono::steady_clock::now() - start < std::chrono::duration<double>(seconds); ++block) {
+  for (int block = 0; block < kMinBlocks || std::chrono::steady_clock::now() - start <
+                                                std::chrono::duration<double>(seconds);
+       ++block) {
     const BlockTimes measured = measure_block(runners, random);
     for (std::size_t i = 0; i < entries.size(); ++i) {
       times[i].push_back(measured.time_us[i] * 1e3);

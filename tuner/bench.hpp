@@ -20,7 +20,7 @@ struct BenchRow {
   std::string schedule;
   double median_us = 0, low_us = 0, high_us = 0;  // between them lie 90 % of the samples
   double ratio = 1;                               // time over that of the first entry, paired
-  double tflops = 0;                              // 2 * visible pairs * (head_dim + head_dim_v) per second
+  double tflops = 0;  // 2 * visible pairs * (head_dim + head_dim_v) per second
   std::size_t workspace_bytes = 0;
   int samples = 0;
 };
@@ -31,10 +31,11 @@ struct BenchReport {
 };
 
 // Every entry is verified against the reference before it is timed.
-BenchReport bench(const Config& config, const Shape& shape, std::vector<BenchEntry> entries, Backend& backend,
-                  int device_index, double seconds);
+BenchReport bench(const Config& config, const Shape& shape, std::vector<BenchEntry> entries,
+                  Backend& backend, int device_index, double seconds);
 
-// Pairs of query and key that the mask lets through, of one head; half of all for causal squares, as is usual.
+// Pairs of query and key that the mask lets through, of one head; half of all for causal squares,
+// as is usual.
 double visible_pairs(const Config& config, const Shape& shape, const Arguments& arguments);
 
 std::string to_json(const BenchReport& report);

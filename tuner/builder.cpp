@@ -12,7 +12,8 @@
 
 namespace flashwright {
 
-Built emit_candidate(const Family& family, const Problem& problem, const Schedule& schedule, Backend& backend) {
+Built emit_candidate(const Family& family, const Problem& problem, const Schedule& schedule,
+                     Backend& backend) {
   Built out;
   out.schedule = schedule;
   out.source = family.emit(problem, schedule);
@@ -26,15 +27,16 @@ Built emit_candidate(const Family& family, const Problem& problem, const Schedul
 }
 
 bool fetch(Built& built, ArtifactStore& store) {
-  std::optional<Binary> found = built.key == built.base ? store.get_any_toolchain(built.base) : store.get(built.key);
+  std::optional<Binary> found =
+      built.key == built.base ? store.get_any_toolchain(built.base) : store.get(built.key);
   if (!found) return false;
   built.binary = std::move(*found);
   built.from_store = true;
   return true;
 }
 
-Built build(const Family& family, const Problem& problem, const Schedule& schedule, Backend& backend,
-            ArtifactStore* store) {
+Built build(const Family& family, const Problem& problem, const Schedule& schedule,
+            Backend& backend, ArtifactStore* store) {
   Built out;
   out.schedule = schedule;
   try {
@@ -52,9 +54,13 @@ void keep(const Built& built, const Problem& problem, ArtifactStore& store) {
             fmt::format("{} {}", to_string(problem), to_string(built.schedule)));
 }
 
-BuildQueue::BuildQueue(const Family& family, const Problem& problem, std::vector<Schedule> schedules,
-                       Backend& backend, ArtifactStore* store, int threads)
-    : family_(family), problem_(problem), backend_(backend), store_(store),
+BuildQueue::BuildQueue(const Family& family, const Problem& problem,
+                       std::vector<Schedule> schedules, Backend& backend, ArtifactStore* store,
+                       int threads)
+    : family_(family),
+      problem_(problem),
+      backend_(backend),
+      store_(store),
       waiting_(schedules.begin(), schedules.end()) {
   for (int i = 0; i < std::max(threads, 1); ++i) threads_.emplace_back([this] { work(); });
 }
@@ -91,7 +97,8 @@ void BuildQueue::work() {
 
 std::unique_ptr<Built> BuildQueue::take(bool wait) {
   std::unique_lock lock(mutex_);
-  if (wait) changed_.wait(lock, [this] { return !done_.empty() || (waiting_.empty() && running_ == 0); });
+  if (wait)
+    changed_.wait(lock, [this] { return !done_.empty() || (waiting_.empty() && running_ == 0); });
   if (done_.empty()) return nullptr;
   std::unique_ptr<Built> built = std::move(done_.front());
   done_.pop_front();

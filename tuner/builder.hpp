@@ -25,26 +25,28 @@ struct Built {
   std::string failure;  // of the compiler, in one line; empty when there is a binary
 };
 
-// Emits one schedule and works out the keys of its binary. Without a compiler there is one key: that of any
-// toolchain.
-Built emit_candidate(const Family& family, const Problem& problem, const Schedule& schedule, Backend& backend);
+// Emits one schedule and works out the keys of its binary. Without a compiler there is one key:
+// that of any toolchain.
+Built emit_candidate(const Family& family, const Problem& problem, const Schedule& schedule,
+                     Backend& backend);
 
 // Fetches the binary from the store; false when it is not there.
 bool fetch(Built& built, ArtifactStore& store);
 
-// All of it, the compilation included; what goes wrong ends in `failure`. Losers of a search are not stored, so
-// storing is up to the caller. The store may be null.
-Built build(const Family& family, const Problem& problem, const Schedule& schedule, Backend& backend,
-            ArtifactStore* store);
+// All of it, the compilation included; what goes wrong ends in `failure`. Losers of a search are
+// not stored, so storing is up to the caller. The store may be null.
+Built build(const Family& family, const Problem& problem, const Schedule& schedule,
+            Backend& backend, ArtifactStore* store);
 
 // Stores a binary that was compiled here.
 void keep(const Built& built, const Problem& problem, ArtifactStore& store);
 
-// Builds schedules in the given order on several threads. Results come in the order in which they are ready.
+// Builds schedules in the given order on several threads. Results come in the order in which they
+// are ready.
 class BuildQueue {
  public:
-  BuildQueue(const Family& family, const Problem& problem, std::vector<Schedule> schedules, Backend& backend,
-             ArtifactStore* store, int threads);
+  BuildQueue(const Family& family, const Problem& problem, std::vector<Schedule> schedules,
+             Backend& backend, ArtifactStore* store, int threads);
   ~BuildQueue();  // drops what has not started
   BuildQueue(const BuildQueue&) = delete;
   BuildQueue& operator=(const BuildQueue&) = delete;

@@ -15,11 +15,16 @@ constexpr int kMaxBatch = 200;
 
 Runner::Runner(const Config& config, const Problem& problem, Workload& workload, Backend& backend,
                int device_index, const Binary& binary, const LaunchPlan& plan)
-    : backend_(backend), device_index_(device_index), kernel_(backend, binary, plan, device_index),
-      arguments_(resolve(config, problem, workload.device())), workload_(workload),
+    : backend_(backend),
+      device_index_(device_index),
+      kernel_(backend, binary, plan, device_index),
+      arguments_(resolve(config, problem, workload.device())),
+      workload_(workload),
       workspace_bytes_(kernel_.workspace_bytes(arguments_)) {}
 
-void Runner::launch() { kernel_.launch(arguments_, workload_.workspace(workspace_bytes_), nullptr); }
+void Runner::launch() {
+  kernel_.launch(arguments_, workload_.workspace(workspace_bytes_), nullptr);
+}
 
 double Runner::time_us() {
   if (batch_ == 0) {  // loading is lazy and caches are cold: the first launches do not count

@@ -17,15 +17,16 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 25;  // of one tensor of the workload
 constexpr std::int64_t kVerifiedRows = 24;
-constexpr std::size_t kGroup = 6;        // candidates that enter the race together
-constexpr int kFirstBlocks = 3;          // measurements before a candidate may be dropped
-constexpr int kFinalBlocks = 24;         // at most, of the finalists
+constexpr std::size_t kGroup = 6;  // candidates that enter the race together
+constexpr int kFirstBlocks = 3;    // measurements before a candidate may be dropped
+constexpr int kFinalBlocks = 24;   // at most, of the finalists
 constexpr std::size_t kFinalists = 8;
-constexpr double kExploreShare = 0.6;    // of the budget; the rest is for the final
-constexpr double kHopeless = 1.6;        // times the baseline, at first sight
-constexpr double kFirstMargin = 0.08;    // behind the leader, beyond the error of measurement
+constexpr double kCleanShare = 0.45;   // of the budget, for candidates that spill nothing
+constexpr double kExploreShare = 0.6;  // also those that spill a little; the rest is for the final
+constexpr double kHopeless = 1.6;      // times the baseline, at first sight
+constexpr double kFirstMargin = 0.08;  // behind the leader, beyond the error of measurement
 constexpr double kFinalMargin = 0.03;
-constexpr int kSmallSpill = 128;         // bytes; such candidates are tried when all others are done
+constexpr int kSmallSpill = 128;  // bytes; such candidates are tried last
 
 // A candidate in the race.
 struct Racer {
@@ -38,8 +39,13 @@ struct Racer {
 
 class Session {
  public:
-  Session(const TuneRequest& request, ArtifactStore& artifacts, TuningStore& store, const TuneOptions& options)
-      : r_(request), artifacts_(artifacts), store_(store), options_(options), random_(options.seed),
+  Session(const TuneRequest& request, ArtifactStore& artifacts, TuningStore& store,
+          const TuneOptions& options)
+      : r_(request),
+        artifacts_(artifacts),
+        store_(store),
+        options_(options),
+        random_(options.seed),
         start_(Clock::now()) {
     report_.slot = make_slot(r_.problem, r_.device, r_.shape);
   }
@@ -60,7 +66,9 @@ class Session {
 
   Trial trial_of(const Built& built) const;
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
-  bool over(double share) const { return report_.interrupted || seconds() > share * options_.budget_s; }
+  bool over(double share) const {
+    return report_.interrupted || seconds() > share * options_.budget_s;
+  }
   void tell(json event);
 
   const TuneRequest& r_;
@@ -73,7 +81,7 @@ class Session {
   std::int64_t total_ = 0;
   std::unique_ptr<Workload> workload_;
   std::unique_ptr<Verifier> verifier_;
-  std::vector<std::unique_ptr<Racer>> racers_;        // the baseline is the first
+  std::vector<std::unique_ptr<Racer>> racers_;  // the baseline is the first
   std::vector<std::unique_ptr<Built>> spilled_;
 };
 
@@ -112,20 +120,22 @@ bool Session::admit(std::unique_ptr<Built> built, bool spilled_too) {
     if (built->binary.resources.spill_bytes <= kSmallSpill) {
       spilled_.push_back(std::move(built));
     } else {
-      reject(*built, TrialStatus::spilled, fmt::format("spills {} bytes", built->binary.resources.spill_bytes));
+      reject(*built, TrialStatus::spilled,
+             fmt::format("spills {} bytes", built->binary.resources.spill_bytes));
     }
     return false;
   }
   try {
     auto racer = std::make_unique<Racer>();
-    racer->runner = std::make_unique<Runner>(r_.config, r_.problem, *workload_, r_.backend, r_.device.index,
-                                             built->binary, built->source.plan);
+    racer->runner = std::make_unique<Runner>(r_.config, r_.problem, *workload_, r_.backend,
+                                             r_.device.index, built->binary, built->source.plan);
     workload_->poison_outputs();
     racer->runner->launch();
     r_.backend.synchronize(r_.device.index, nullptr);
     workload_->fetch_outputs();
     if (const std::string wrong = verifier_->verdict(*workload_); !wrong.empty()) {
-      log(LogLevel::error, fmt::format("tune: {} {}: {}", to_string(r_.problem), to_string(built->schedule), wrong));
+      log(LogLevel::error,
+          fmt::format("tune: {} {}: {}", to_string(r_.problem), to_string(built->schedule), wrong));
       reject(*built, TrialStatus::wrong, wrong);
       return false;
     }
@@ -156,8 +166,8 @@ void Session::start_baseline(const SearchSpace& space) {
                           to_string(r_.problem), reasons));
 }
 
-// Measures the racers in common blocks with the baseline; drops those that are behind the leader by more than
-// `margin`.
+// Measures the racers in common blocks with the baseline; drops those that are behind the leader by
+// more than `margin`.
 void Session::race(std::vector<Racer*> racers, int blocks, double margin) {
   Racer* const baseline = racers_.front().get();
   racers.erase(std::remove(racers.begin(), racers.end(), baseline), racers.end());
@@ -214,7 +224,8 @@ void Session::explore(BuildQueue& queue) {
     Racer* const racer = racers_.back().get();
     const double ratio = racer->runner->time_us() / racers_.front()->runner->time_us();
     if (ratio > kHopeless) {
-      reject(*racer->built, TrialStatus::rejected, fmt::format("{:.2f} times the default at first sight", ratio));
+      reject(*racer->built, TrialStatus::rejected,
+             fmt::format("{:.2f} times the default at first sight", ratio));
       racers_.pop_back();
       return;
     }
@@ -224,20 +235,24 @@ void Session::explore(BuildQueue& queue) {
     if (group.empty()) return;
     race(std::exchange(group, {}), kFirstBlocks, kFirstMargin);
   };
-  // Compiling and measuring on the same cores would disturb each other: there, all is compiled first.
+  // Compiling and measuring on the same cores would disturb each other: there, all is compiled
+  // first.
   std::vector<std::unique_ptr<Built>> waiting;
   if (r_.backend.kind() == BackendKind::cpu) {
     while (!over(kExploreShare / 2)) {
       std::unique_ptr<Built> built = queue.take(true);
       if (built == nullptr) break;
-      tell({{"stage", "compiled"}, {"schedule", to_string(built->schedule)}, {"ms", built->binary.compile_ms}});
+      tell({{"stage", "compiled"},
+            {"schedule", to_string(built->schedule)},
+            {"ms", built->binary.compile_ms}});
       waiting.push_back(std::move(built));
     }
     queue.stop();
   }
   std::size_t next = 0;
-  while (!over(kExploreShare)) {
-    std::unique_ptr<Built> built = next < waiting.size() ? std::move(waiting[next++]) : queue.take(group.empty());
+  while (!over(kCleanShare)) {
+    std::unique_ptr<Built> built =
+        next < waiting.size() ? std::move(waiting[next++]) : queue.take(group.empty());
     if (built != nullptr) {
       enter(std::move(built), false);
     } else if (group.empty() && queue.unfinished() == 0) {
@@ -251,9 +266,8 @@ void Session::explore(BuildQueue& queue) {
 }
 
 void Session::final_round() {
-  std::stable_sort(racers_.begin() + 1, racers_.end(), [](const auto& a, const auto& b) {
-    return a->log_ratio < b->log_ratio;
-  });
+  std::stable_sort(racers_.begin() + 1, racers_.end(),
+                   [](const auto& a, const auto& b) { return a->log_ratio < b->log_ratio; });
   if (racers_.size() > kFinalists + 1) racers_.resize(kFinalists + 1);
   constexpr int kStep = 4;
   for (int blocks = 0; blocks < kFinalBlocks && !over(1) && racers_.size() > 1; blocks += kStep) {
@@ -266,12 +280,14 @@ void Session::final_round() {
 void Session::search_measured(const SearchSpace& space) {
   const Shape shape = bounded_shape(r_.problem, r_.shape, kMaxElements);
   report_.measured_shape = to_string(shape);
-  workload_ = std::make_unique<Workload>(r_.problem, shape, r_.backend, r_.device.index, options_.seed);
+  workload_ =
+      std::make_unique<Workload>(r_.problem, shape, r_.backend, r_.device.index, options_.seed);
   verifier_ = std::make_unique<Verifier>(r_.config, r_.problem, *workload_, kVerifiedRows);
   start_baseline(space);
   std::vector<Schedule> schedules;
   for (const Candidate& candidate : space.order)
-    if (candidate.schedule != racers_.front()->built->schedule) schedules.push_back(candidate.schedule);
+    if (candidate.schedule != racers_.front()->built->schedule)
+      schedules.push_back(candidate.schedule);
   {
     BuildQueue queue(r_.family, r_.problem, schedules, r_.backend, &artifacts_,
                      options_.jobs > 0 ? options_.jobs : default_jobs());
@@ -311,13 +327,17 @@ void Session::search_predicted(const SearchSpace& space) {
       continue;
     }
     if (built->binary.resources.spill_bytes > 0) {
-      reject(*built, TrialStatus::spilled, fmt::format("spills {} bytes", built->binary.resources.spill_bytes));
+      reject(*built, TrialStatus::spilled,
+             fmt::format("spills {} bytes", built->binary.resources.spill_bytes));
       continue;
     }
     trial.median_ns = predicted[schedule] * 1e3;
     report_.trials.push_back(trial);
-    tell({{"stage", "predicted"}, {"schedule", schedule}, {"time_us", predicted[schedule]},
-          {"registers", trial.registers}, {"smem_bytes", trial.smem_bytes}});
+    tell({{"stage", "predicted"},
+          {"schedule", schedule},
+          {"time_us", predicted[schedule]},
+          {"registers", trial.registers},
+          {"smem_bytes", trial.smem_bytes}});
     if (best != nullptr && predicted[schedule] >= best_us) continue;
     best_us = predicted[schedule];
     best = std::move(built);
@@ -336,12 +356,14 @@ void Session::search_predicted(const SearchSpace& space) {
 
 TuneReport Session::run() {
   std::vector<Schedule> incumbents;
-  if (const auto stored = store_.decision(report_.slot)) incumbents.push_back(parse_schedule(stored->schedule));
+  if (const auto stored = store_.decision(report_.slot))
+    incumbents.push_back(parse_schedule(stored->schedule));
   const SearchSpace space =
       search_space(r_.family, r_.problem, r_.device, r_.shape, incumbents, options_.seed);
   if (space.order.empty())
-    throw Error(Status::unsupported, fmt::format("tune: no legal schedule of {} for {} on {}", r_.family.name(),
-                                                 to_string(r_.problem), r_.device.name));
+    throw Error(Status::unsupported,
+                fmt::format("tune: no legal schedule of {} for {} on {}", r_.family.name(),
+                            to_string(r_.problem), r_.device.name));
   report_.legal = space.legal;
   report_.rejected = space.rejected;
   total_ = static_cast<std::int64_t>(space.order.size());
@@ -379,8 +401,10 @@ std::string to_json(const TuneReport& report) {
   out["seconds"] = report.seconds;
   if (!report.measured_shape.empty()) out["measured_shape"] = report.measured_shape;
   for (const Trial& trial : report.trials) {
-    json row = {{"schedule", trial.schedule},         {"status", to_string(trial.status)},
-                {"registers", trial.registers},       {"spill_bytes", trial.spill_bytes},
+    json row = {{"schedule", trial.schedule},
+                {"status", to_string(trial.status)},
+                {"registers", trial.registers},
+                {"spill_bytes", trial.spill_bytes},
                 {"smem_bytes", trial.smem_bytes}};
     if (!trial.detail.empty()) row["detail"] = trial.detail;
     if (trial.median_ns > 0) row["time_us"] = trial.median_ns * 1e-3;
@@ -392,10 +416,11 @@ std::string to_json(const TuneReport& report) {
     out["trials"].push_back(row);
   }
   if (const auto& d = report.decision)
-    out["decision"] = {{"schedule", d->schedule},   {"default", d->baseline},     {"grade", to_string(d->grade)},
-                       {"gain", d->gain},           {"gain_low", d->gain_low},    {"gain_high", d->gain_high},
-                       {"noise", d->noise},         {"confident", d->confident},  {"tied", d->tied},
-                       {"measured", d->measured},   {"failed", d->failed}};
+    out["decision"] = {
+        {"schedule", d->schedule}, {"default", d->baseline},    {"grade", to_string(d->grade)},
+        {"gain", d->gain},         {"gain_low", d->gain_low},   {"gain_high", d->gain_high},
+        {"noise", d->noise},       {"confident", d->confident}, {"tied", d->tied},
+        {"measured", d->measured}, {"failed", d->failed}};
   return out.dump();
 }
 

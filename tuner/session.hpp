@@ -1,5 +1,6 @@
-// One search for the fastest schedule of a problem on a device. Learns into the store as it goes, so it can be
-// stopped at any moment; without a device it compiles, ranks by the model, and marks the result as predicted.
+// One search for the fastest schedule of a problem on a device. Learns into the store as it goes,
+// so it can be stopped at any moment; without a device it compiles, ranks by the model, and marks
+// the result as predicted.
 #pragma once
 
 #include <chrono>
@@ -28,12 +29,12 @@ struct TuneOptions {
 struct TuneReport {
   Slot slot;
   std::optional<Decision> decision;
-  std::vector<Trial> trials;          // of this session
+  std::vector<Trial> trials;  // of this session
   int legal = 0, considered = 0;
   std::map<std::string, int> rejected;
   bool interrupted = false;
   double seconds = 0;
-  std::string measured_shape;         // smaller than asked when memory is short
+  std::string measured_shape;  // smaller than asked when memory is short
 };
 std::string to_json(const TuneReport& report);
 

@@ -9,7 +9,8 @@
 namespace flashwright {
 namespace {
 
-// "needs 104448 bytes ..." and "needs 87040 bytes ..." are one kind of reason: numbers are left out.
+// "needs 104448 bytes ..." and "needs 87040 bytes ..." are one kind of reason: numbers are left
+// out.
 std::string kind_of(const std::string& reason) {
   std::string out;
   for (const char c : reason) {
@@ -27,12 +28,14 @@ constexpr std::array<std::int64_t, 5> kBounds = {16, 192, 768, 3072, 12288};
 constexpr int kClasses = static_cast<int>(kBounds.size()) + 1;
 
 int length_class(std::int64_t length) {
-  return static_cast<int>(std::lower_bound(kBounds.begin(), kBounds.end(), length) - kBounds.begin());
+  return static_cast<int>(std::lower_bound(kBounds.begin(), kBounds.end(), length) -
+                          kBounds.begin());
 }
 
 std::string bucket_name(int index) {
   const auto length = [](int i) {
-    return i < kClasses - 1 ? std::to_string(kBounds[static_cast<std::size_t>(i)]) : std::string("long");
+    return i < kClasses - 1 ? std::to_string(kBounds[static_cast<std::size_t>(i)])
+                            : std::string("long");
   };
   return fmt::format("q{} kv{} {}", length(index / 2 / kClasses), length(index / 2 % kClasses),
                      index % 2 == 1 ? "full" : "few");
@@ -41,7 +44,8 @@ std::string bucket_name(int index) {
 }  // namespace
 
 SearchSpace search_space(const Family& family, const Problem& problem, const DeviceInfo& device,
-                         const Shape& shape, const std::vector<Schedule>& incumbents, std::uint64_t seed) {
+                         const Shape& shape, const std::vector<Schedule>& incumbents,
+                         std::uint64_t seed) {
   SearchSpace out;
   std::vector<Candidate> legal;
   for (Candidate& candidate : family.space(problem, device, shape)) {
@@ -61,7 +65,8 @@ SearchSpace search_space(const Family& family, const Problem& problem, const Dev
       out.order.push_back(candidate);
   };
   add(family.consider(problem, device, shape, family.default_schedule(problem, device, shape)));
-  for (const Schedule& incumbent : incumbents) add(family.consider(problem, device, shape, incumbent));
+  for (const Schedule& incumbent : incumbents)
+    add(family.consider(problem, device, shape, incumbent));
 
   // Three by the model, then one from all that are left.
   std::mt19937_64 random(seed);
@@ -77,7 +82,8 @@ SearchSpace search_space(const Family& family, const Problem& problem, const Dev
 int bucket_index(const Shape& shape, int sm_count) {
   constexpr std::int64_t kRows = 128;  // of a typical query tile
   const std::int64_t tiles = shape.batch * shape.heads_q * ((shape.seq_q + kRows - 1) / kRows);
-  return (length_class(shape.seq_q) * kClasses + length_class(shape.seq_kv)) * 2 + (tiles >= 2 * sm_count ? 1 : 0);
+  return (length_class(shape.seq_q) * kClasses + length_class(shape.seq_kv)) * 2 +
+         (tiles >= 2 * sm_count ? 1 : 0);
 }
 
 std::string bucket(const Shape& shape, const DeviceInfo& device) {
@@ -93,7 +99,8 @@ int bucket_distance(const std::string& a, const std::string& b) {
   };
   const int i = find(a), j = find(b);
   if (i < 0 || j < 0 || i % 2 != j % 2) return kFar;
-  return std::abs(i / 2 / kClasses - j / 2 / kClasses) + std::abs(i / 2 % kClasses - j / 2 % kClasses);
+  return std::abs(i / 2 / kClasses - j / 2 / kClasses) +
+         std::abs(i / 2 % kClasses - j / 2 % kClasses);
 }
 
 Shape typical_shape() { return {4, 16, 16, 4096, 4096}; }

@@ -6,7 +6,8 @@
 
 namespace flashwright {
 
-Verifier::Verifier(const Config& config, const Problem& problem, const Workload& workload, std::int64_t rows)
+Verifier::Verifier(const Config& config, const Problem& problem, const Workload& workload,
+                   std::int64_t rows)
     : dtype_(problem.dtype) {
   const Arguments& args = workload.host();
   for (const RowIndex& row : sample_rows(args, rows)) {
@@ -26,9 +27,10 @@ std::string Verifier::verdict(const Workload& workload) const {
     judge.add(row.exact, row.unfused, got.o, got.lse);
   }
   if (judge.passed()) return {};
-  return fmt::format("wrong result: error {:.3g}, allowed {:.3g}; LSE off by {:.3g} of its bound; {}",
-                     judge.error(), judge.tolerance(), judge.lse_excess(),
-                     judge.finite() ? "finite where it should be" : "not finite where it should be");
+  return fmt::format(
+      "wrong result: error {:.3g}, allowed {:.3g}; LSE off by {:.3g} of its bound; {}",
+      judge.error(), judge.tolerance(), judge.lse_excess(),
+      judge.finite() ? "finite where it should be" : "not finite where it should be");
 }
 
 }  // namespace flashwright

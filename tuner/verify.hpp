@@ -12,7 +12,8 @@ namespace flashwright {
 // The reference for sampled rows of a workload, computed once and compared with many candidates.
 class Verifier {
  public:
-  Verifier(const Config& config, const Problem& problem, const Workload& workload, std::int64_t rows);
+  Verifier(const Config& config, const Problem& problem, const Workload& workload,
+           std::int64_t rows);
 
   // "" when the outputs in the workload's host memory are right, else what is wrong.
   std::string verdict(const Workload& workload) const;

@@ -28,7 +28,8 @@ void fill_normal(DType dtype, void* elements, std::int64_t count, std::uint64_t 
   for (std::int64_t i = 0; i < count; i += 2) {
     const std::uint64_t word = mix(seed * 0xD1342543DE82EF95u + static_cast<std::uint64_t>(i));
     const float u = static_cast<float>((word >> 40) + 1) * 0x1p-24f;
-    const float angle = static_cast<float>(word & 0xffffff) * (0x1p-24f * 2 * std::numbers::pi_v<float>);
+    const float angle =
+        static_cast<float>(word & 0xffffff) * (0x1p-24f * 2 * std::numbers::pi_v<float>);
     const float radius = std::sqrt(-2 * std::log(u));
     from_float(dtype, radius * std::cos(angle), out + i * bytes);
     if (i + 1 < count) from_float(dtype, radius * std::sin(angle), out + (i + 1) * bytes);
@@ -39,7 +40,8 @@ Shape bounded_shape(const Problem& problem, const Shape& shape, std::int64_t max
   Shape out = shape;
   const std::int64_t dim = std::max(problem.head_dim, problem.head_dim_v);
   const auto elements = [&] {
-    return std::max(out.batch * out.seq_q * out.heads_q, out.batch * out.seq_kv * out.heads_kv) * dim;
+    return std::max(out.batch * out.seq_q * out.heads_q, out.batch * out.seq_kv * out.heads_kv) *
+           dim;
   };
   while (elements() > max_elements && out.batch > 1) out.batch = (out.batch + 1) / 2;
   while (elements() > max_elements && out.heads_kv > 1) {
@@ -54,10 +56,14 @@ Workload::Workload(const Problem& problem, const Shape& shape, Backend& backend,
                    std::uint64_t seed)
     : shape_(shape), backend_(backend), device_index_(device_index) {
   Arguments& h = host_arguments_;
-  h.q = make(q_, problem.dtype, {shape.batch, shape.seq_q, shape.heads_q, problem.head_dim}, seed + 1, true);
-  h.k = make(k_, problem.dtype, {shape.batch, shape.seq_kv, shape.heads_kv, problem.head_dim}, seed + 2, true);
-  h.v = make(v_, problem.dtype, {shape.batch, shape.seq_kv, shape.heads_kv, problem.head_dim_v}, seed + 3, true);
-  h.o = make(o_, problem.dtype, {shape.batch, shape.seq_q, shape.heads_q, problem.head_dim_v}, 0, false);
+  h.q = make(q_, problem.dtype, {shape.batch, shape.seq_q, shape.heads_q, problem.head_dim},
+             seed + 1, true);
+  h.k = make(k_, problem.dtype, {shape.batch, shape.seq_kv, shape.heads_kv, problem.head_dim},
+             seed + 2, true);
+  h.v = make(v_, problem.dtype, {shape.batch, shape.seq_kv, shape.heads_kv, problem.head_dim_v},
+             seed + 3, true);
+  h.o = make(o_, problem.dtype, {shape.batch, shape.seq_q, shape.heads_q, problem.head_dim_v}, 0,
+             false);
   TensorView lse = make(lse_, DType::fp32, {shape.batch, shape.heads_q, shape.seq_q, 1}, 0, false);
   lse.ndim = 3;
   h.lse = lse;
@@ -90,19 +96,21 @@ Workload::Workload(const Problem& problem, const Shape& shape, Backend& backend,
 }
 
 Workload::~Workload() {
-  for (Buffer* buffer : {&q_, &k_, &v_, &o_, &lse_}) backend_.deallocate(device_index_, buffer->device);
+  for (Buffer* buffer : {&q_, &k_, &v_, &o_, &lse_})
+    backend_.deallocate(device_index_, buffer->device);
   for (void* memory : mask_memory_) backend_.deallocate(device_index_, memory);
   backend_.deallocate(device_index_, workspace_);
 }
 
-TensorView Workload::make(Buffer& buffer, DType dtype, std::array<std::int64_t, 4> extents, std::uint64_t seed,
-                          bool random) {
+TensorView Workload::make(Buffer& buffer, DType dtype, std::array<std::int64_t, 4> extents,
+                          std::uint64_t seed, bool random) {
   const std::int64_t count = extents[0] * extents[1] * extents[2] * extents[3];
   buffer.host.resize(static_cast<std::size_t>(count * info(dtype).bytes));
   if (random) fill_normal(dtype, buffer.host.data(), count, seed);
   buffer.device = backend_.allocate(device_index_, buffer.host.size());
   bytes_ += static_cast<std::int64_t>(buffer.host.size());
-  if (random) backend_.copy_in(device_index_, buffer.device, buffer.host.data(), buffer.host.size());
+  if (random)
+    backend_.copy_in(device_index_, buffer.device, buffer.host.data(), buffer.host.size());
   return dense_view(buffer.host.data(), dtype, extents);
 }
 

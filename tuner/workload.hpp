@@ -1,5 +1,5 @@
-// Tensors to run a problem on: random normal inputs in host memory, the same in the device's memory, and
-// poisoned outputs. Tuning and benchmarks use these and never the caller's tensors.
+// Tensors to run a problem on: random normal inputs in host memory, the same in the device's
+// memory, and poisoned outputs. Tuning and benchmarks use these and never the caller's tensors.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,20 @@ namespace flashwright {
 
 class Workload {
  public:
-  // Inputs are a function of `seed` alone. With the mask "blocks", one block of 128 x 128 in four is visible,
-  // the diagonal always. Throws when the device has no room.
-  Workload(const Problem& problem, const Shape& shape, Backend& backend, int device_index, std::uint64_t seed);
+  // Inputs are a function of `seed` alone. With the mask "blocks", one block of 128 x 128 in four
+  // is visible, the diagonal always. Throws when the device has no room.
+  Workload(const Problem& problem, const Shape& shape, Backend& backend, int device_index,
+           std::uint64_t seed);
   ~Workload();
   Workload(const Workload&) = delete;
   Workload& operator=(const Workload&) = delete;
 
   const Shape& shape() const { return shape_; }
   const Arguments& device() const { return device_arguments_; }
-  const Arguments& host() const { return host_arguments_; }  // inputs, and outputs after fetch_outputs()
-  std::int64_t bytes() const { return bytes_; }              // on the device
+  const Arguments& host() const {
+    return host_arguments_;
+  }                                              // inputs, and outputs after fetch_outputs()
+  std::int64_t bytes() const { return bytes_; }  // on the device
 
   void poison_outputs();  // NaN everywhere, so that an element nobody writes is seen
   void fetch_outputs();   // device outputs into the host arguments
@@ -38,7 +41,8 @@ class Workload {
     void* device = nullptr;
   };
   void* add(Buffer& buffer, std::size_t bytes);
-  TensorView make(Buffer& buffer, DType dtype, std::array<std::int64_t, 4> extents, std::uint64_t seed, bool random);
+  TensorView make(Buffer& buffer, DType dtype, std::array<std::int64_t, 4> extents,
+                  std::uint64_t seed, bool random);
   void make_blocks(std::uint64_t seed);
 
   Shape shape_;
@@ -56,8 +60,8 @@ class Workload {
 // Fills `count` elements with normal random numbers: the same on every machine.
 void fill_normal(DType dtype, void* elements, std::int64_t count, std::uint64_t seed);
 
-// The shape, made smaller in batch and heads until a tensor has at most `max_elements`; what a kernel is fast
-// for does not change once the device is full several times over.
+// The shape, made smaller in batch and heads until a tensor has at most `max_elements`; what a
+// kernel is fast for does not change once the device is full several times over.
 Shape bounded_shape(const Problem& problem, const Shape& shape, std::int64_t max_elements);
 
 }  // namespace flashwright

@@ -6,13 +6,14 @@
 #include <array>
 
 #include "core/dtype.hpp"
+#include "generator/sm80/emit_sm80.hpp"
 #include "generator/sm80/layout_sm80.hpp"
 #include "generator/sm80/model_sm80.hpp"
 
 namespace flashwright {
 namespace {
 
-constexpr int kMaxRegisters = 255;  // per thread, by the instruction encoding
+constexpr int kMaxRegisters = 255;   // per thread, by the instruction encoding
 constexpr int kReservedSmem = 1024;  // the system takes this of every resident block
 
 // Registers that the compiler may give a thread so that `blocks` blocks fit.
@@ -41,63 +42,75 @@ void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
   one_of("warps", s.warps, {1, 2, 4, 8});
   one_of("stages", s.stages, {1, 2, 3});
   one_of("q_in_registers", s.q_in_registers, {0, 1});
+  one_of("lazy_rescale", s.lazy_rescale, {0, 1});
   one_of("blocks_per_sm", s.blocks_per_sm, {1, 2, 3, 4, 5, 6, 7, 8});
   verdict.require(s.key_block == 0 && s.dim_block == 0 && s.unroll == 0,
                   "key_block, dim_block and unroll are knobs of the CPU");
   if (!verdict.legal()) return;
   verdict.require(s.tile_q == 16 * s.warps || s.tile_q == 32 * s.warps,
-                  fmt::format("tile_q is {}; allowed: 16 or 32 rows for each of the {} warps", s.tile_q, s.warps));
+                  fmt::format("tile_q is {}; allowed: 16 or 32 rows for each of the {} warps",
+                              s.tile_q, s.warps));
   // Whole 16-key steps; keep words and partial blocks are read 32 keys at a time.
   const int step = problem.dropout || problem.mask == Mask::Kind::blocks ? 32 : 16;
-  verdict.require(s.tile_kv >= step && s.tile_kv <= 256 && s.tile_kv % step == 0,
-                  fmt::format("tile_kv is {}; allowed: {}..256 in steps of {}", s.tile_kv, step, step));
+  verdict.require(
+      s.tile_kv >= step && s.tile_kv <= 256 && s.tile_kv % step == 0,
+      fmt::format("tile_kv is {}; allowed: {}..256 in steps of {}", s.tile_kv, step, step));
   const int chunks = std::max(sm80::row_chunks(problem.dtype, problem.head_dim),
                               sm80::row_chunks(problem.dtype, problem.head_dim_v));
-  verdict.require(32 * s.warps >= chunks,
-                  fmt::format("{} threads cannot copy a row of {} chunks at once", 32 * s.warps, chunks));
+  verdict.require(
+      32 * s.warps >= chunks,
+      fmt::format("{} threads cannot copy a row of {} chunks at once", 32 * s.warps, chunks));
 }
 
-void check_device(Verdict& verdict, const Problem& problem, const DeviceInfo& device, const Schedule& s,
-                  const Estimate& estimate) {
+void check_device(Verdict& verdict, const Problem& problem, const DeviceInfo& device,
+                  const Schedule& s, const Estimate& estimate) {
   const ArchInfo& arch = arch_info(problem.target);
   verdict.require(estimate.smem_bytes <= device.smem_per_block,
-                  fmt::format("needs {} bytes of shared memory; a block has {}", estimate.smem_bytes,
-                              device.smem_per_block));
-  verdict.require(s.blocks_per_sm * (estimate.smem_bytes + kReservedSmem) <= device.smem_per_sm,
-                  fmt::format("{} blocks need {} bytes of shared memory each; a multiprocessor has {}",
-                              s.blocks_per_sm, estimate.smem_bytes + kReservedSmem, device.smem_per_sm));
+                  fmt::format("needs {} bytes of shared memory; a block has {}",
+                              estimate.smem_bytes, device.smem_per_block));
+  verdict.require(
+      s.blocks_per_sm * (estimate.smem_bytes + kReservedSmem) <= device.smem_per_sm,
+      fmt::format("{} blocks need {} bytes of shared memory each; a multiprocessor has {}",
+                  s.blocks_per_sm, estimate.smem_bytes + kReservedSmem, device.smem_per_sm));
   verdict.require(s.blocks_per_sm * estimate.threads <= arch.threads_per_sm,
                   fmt::format("{} blocks of {} threads; a multiprocessor has {}", s.blocks_per_sm,
                               estimate.threads, arch.threads_per_sm));
   const int cap = register_cap(estimate.threads, s.blocks_per_sm, arch.registers_per_sm);
   verdict.require(estimate.registers <= cap,
-                  fmt::format("needs about {} registers per thread; {} blocks leave {}", estimate.registers,
-                              s.blocks_per_sm, cap));
+                  fmt::format("needs about {} registers per thread; {} blocks leave {}",
+                              estimate.registers, s.blocks_per_sm, cap));
 }
 
-// With the same register cap, asking for more resident blocks gives the same code: keep the largest.
-void check_twins(Verdict& verdict, const Problem& problem, const DeviceInfo& device, const Schedule& s,
-                 const Estimate& estimate) {
+// With the same register cap, asking for more resident blocks gives the same code: keep the
+// largest.
+void check_twins(Verdict& verdict, const Problem& problem, const DeviceInfo& device,
+                 const Schedule& s, const Estimate& estimate) {
   if (!verdict.legal() || s.blocks_per_sm == 8) return;
   Verdict twin;
   Schedule more = s;
   ++more.blocks_per_sm;
   check_device(twin, problem, device, more, estimate);
   const int registers = arch_info(problem.target).registers_per_sm;
-  verdict.require(!twin.legal() || register_cap(estimate.threads, s.blocks_per_sm, registers) !=
-                                       register_cap(estimate.threads, more.blocks_per_sm, registers),
-                  fmt::format("the same code as with {} blocks per multiprocessor", more.blocks_per_sm));
+  verdict.require(
+      !twin.legal() || register_cap(estimate.threads, s.blocks_per_sm, registers) !=
+                           register_cap(estimate.threads, more.blocks_per_sm, registers),
+      fmt::format("the same code as with {} blocks per multiprocessor", more.blocks_per_sm));
 }
 
-Candidate examine(const Problem& problem, const DeviceInfo& device, const Shape& shape, const Schedule& s,
-                  bool drop_twins) {
+Candidate examine(const Problem& problem, const DeviceInfo& device, const Shape& shape,
+                  const Schedule& s, bool drop_twins) {
   Candidate out;
   out.schedule = s;
   Verdict verdict;
   check_knobs(verdict, problem, s);
   if (verdict.legal()) {
     out.estimate.threads = 32 * s.warps;
-    out.estimate.smem_bytes = sm80::layout(problem, s).smem_bytes;
+    if (problem.algorithm == Algorithm::unfused) {
+      const sm80::UnfusedLayout sizes = sm80::unfused_layout(problem, s);
+      out.estimate.smem_bytes = std::max(sizes.scores_bytes, sizes.output_bytes);
+    } else {
+      out.estimate.smem_bytes = sm80::layout(problem, s).smem_bytes;
+    }
     out.estimate.registers = sm80::estimate_registers(problem, s);
     check_device(verdict, problem, device, s, out.estimate);
     if (drop_twins) check_twins(verdict, problem, device, s, out.estimate);
@@ -107,8 +120,8 @@ Candidate examine(const Problem& problem, const DeviceInfo& device, const Shape&
   return out;
 }
 
-// Good schedules found by measurement (docs/performance.md), tried in order until one is legal. The first
-// column is the largest head dim, of keys or values, that a row is meant for.
+// Good schedules found by measurement (docs/performance.md), tried in order until one is legal. The
+// first column is the largest head dim, of keys or values, that a row is meant for.
 struct Seed {
   int max_head_dim;
   const char* schedule;
@@ -129,9 +142,15 @@ constexpr std::array<Seed, 14> kSeeds = {{
     {256, "q64.kv32.w4.st1.qr1.b1"},
     {256, "q32.kv32.w2.st1.b1"},
 }};
-constexpr std::array<Seed, 3> kShortSeeds = {{  // for a few query rows
+constexpr std::array<Seed, 3> kShortSeeds = {{
+    // for a few query rows
     {128, "q16.kv64.w1.st2.b4"},
     {256, "q16.kv32.w1.st2.b2"},
+    {256, "q32.kv32.w2.st1.b1"},
+}};
+constexpr std::array<Seed, 3> kUnfusedSeeds = {{
+    {128, "q128.kv64.w4.st1.b1"},
+    {256, "q64.kv64.w4.st1.b1"},
     {256, "q32.kv32.w2.st1.b1"},
 }};
 constexpr std::int64_t kFewRows = 16;
@@ -144,7 +163,13 @@ std::vector<std::string> FamilySm80::reasons_against(const Problem& problem) con
   if (problem.target.backend != BackendKind::cuda || arch.major < 8)
     reasons.push_back(fmt::format("target is {}; allowed: compute capability 8.0 and newer",
                                   to_string(problem.target)));
+  if (problem.algorithm == Algorithm::unfused && problem.mask == Mask::Kind::blocks)
+    reasons.push_back("mask is blocks; the unfused yardstick knows none, causal, window");
   return reasons;
+}
+
+Source FamilySm80::emit(const Problem& problem, const Schedule& schedule) const {
+  return make_source(sm80::emission(problem, schedule), problem.target);
 }
 
 std::vector<Candidate> FamilySm80::space(const Problem& problem, const DeviceInfo& device,
@@ -154,17 +179,19 @@ std::vector<Candidate> FamilySm80::space(const Problem& problem, const DeviceInf
   for (const int warps : {1, 2, 4, 8})
     for (const int row_tiles : {1, 2})
       for (const int tile_kv : {16, 32, 48, 64, 80, 96, 128, 160, 192, 256})
-        for (const int stages : {1, 2, 3})
+        for (const int stages : {1, 2})
           for (const int q_in_registers : {0, 1})
-            for (const int blocks : {1, 2, 3, 4, 6, 8}) {
-              s.warps = warps;
-              s.tile_q = 16 * warps * row_tiles;
-              s.tile_kv = tile_kv;
-              s.stages = stages;
-              s.q_in_registers = q_in_registers;
-              s.blocks_per_sm = blocks;
-              out.push_back(examine(problem, device, shape, s, true));
-            }
+            for (const int lazy_rescale : {0, 1})
+              for (const int blocks : {1, 2, 3, 4, 6, 8}) {
+                s.warps = warps;
+                s.tile_q = 16 * warps * row_tiles;
+                s.tile_kv = tile_kv;
+                s.stages = stages;
+                s.q_in_registers = q_in_registers;
+                s.lazy_rescale = lazy_rescale;
+                s.blocks_per_sm = blocks;
+                out.push_back(examine(problem, device, shape, s, true));
+              }
   return out;
 }
 
@@ -185,6 +212,7 @@ Schedule FamilySm80::default_schedule(const Problem& problem, const DeviceInfo& 
     return false;
   };
   Schedule found;
+  if (problem.algorithm == Algorithm::unfused && first_legal(kUnfusedSeeds, found)) return found;
   if (shape.seq_q > 0 && shape.seq_q <= kFewRows && first_legal(kShortSeeds, found)) return found;
   if (first_legal(kSeeds, found)) return found;
   // No seed fits this device: the fastest legal schedule by the model.

@@ -1,5 +1,5 @@
-// Kernels for GPUs with cp.async and mma.sync: Ampere, Ada, and, with these older instructions, Hopper and
-// Blackwell.
+// Kernels for GPUs with cp.async and mma.sync: Ampere, Ada, and, with these older instructions,
+// Hopper and Blackwell.
 #pragma once
 
 #include "generator/family.hpp"

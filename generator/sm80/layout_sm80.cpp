@@ -24,16 +24,24 @@ Layout layout(const Problem& problem, const Schedule& schedule) {
   out.values_bytes = schedule.tile_kv * row_bytes(problem.dtype, problem.head_dim_v);
   out.keys_offset = schedule.q_in_registers != 0 ? 0 : query_bytes;
   out.values_offset = out.keys_offset + schedule.stages * out.keys_bytes;
-  out.smem_bytes = std::max({query_bytes, output_bytes,
-                             out.values_offset + schedule.stages * out.values_bytes});
+  out.smem_bytes =
+      std::max({query_bytes, output_bytes, out.values_offset + schedule.stages * out.values_bytes});
   return out;
+}
+
+UnfusedLayout unfused_layout(const Problem& problem, const Schedule& schedule) {
+  const auto bytes = [&](int rows, int columns) {
+    return rows * row_bytes(problem.dtype, columns);
+  };
+  return {bytes(schedule.tile_q + schedule.tile_kv, problem.head_dim),
+          bytes(schedule.tile_q, schedule.tile_kv) + bytes(schedule.tile_kv, problem.head_dim_v)};
 }
 
 int estimate_registers(const Problem& problem, const Schedule& schedule) {
   const int row_tiles = layout(problem, schedule).row_tiles;
   const int scores = schedule.tile_kv / 2, output = problem.head_dim_v / 2;
   const int queries = schedule.q_in_registers != 0 ? problem.head_dim / 4 : 0;
-  const int fixed = 68 + (problem.dropout ? 24 : 0) + (problem.mask == Mask::Kind::blocks ? 16 : 0);
+  const int fixed = 60 + (problem.dropout ? 24 : 0) + (problem.mask == Mask::Kind::blocks ? 16 : 0);
   return row_tiles * (scores + output + queries) + fixed;
 }
 

@@ -1,5 +1,6 @@
-// The numbers of an sm80 kernel that follow from Problem and Schedule: the tiles in shared memory and the
-// registers. The emitted file states the same sizes as formulas and checks their value when it is compiled.
+// The numbers of an sm80 kernel that follow from Problem and Schedule: the tiles in shared memory
+// and the registers. The emitted file states the same sizes as formulas and checks their value when
+// it is compiled.
 #pragma once
 
 #include "core/problem.hpp"
@@ -13,21 +14,29 @@ int mma_depth(DType dtype);
 // 16-byte chunks of a row, rounded up to whole tensor core steps.
 int row_chunks(DType dtype, int columns);
 
-// Bytes of a row in shared memory: whole tensor core steps, and an odd number of 16-byte chunks, so that the
-// eight rows of a matrix start in different banks.
+// Bytes of a row in shared memory: whole tensor core steps, and an odd number of 16-byte chunks, so
+// that the eight rows of a matrix start in different banks.
 int row_bytes(DType dtype, int columns);
 
 struct Layout {
-  int row_tiles = 0;      // 16-row tiles of a warp
-  int keys_bytes = 0;     // one stage
-  int values_bytes = 0;   // one stage
-  int keys_offset = 0;    // from the start of shared memory
+  int row_tiles = 0;     // 16-row tiles of a warp
+  int keys_bytes = 0;    // one stage
+  int values_bytes = 0;  // one stage
+  int keys_offset = 0;   // from the start of shared memory
   int values_offset = 0;
   int smem_bytes = 0;
 };
 Layout layout(const Problem& problem, const Schedule& schedule);
 
-// Registers per thread by the family's law, fitted to the compiler's reports: see docs/performance.md.
+// Shared memory of the unfused passes: queries and keys, then weights and values.
+struct UnfusedLayout {
+  int scores_bytes = 0;
+  int output_bytes = 0;
+};
+UnfusedLayout unfused_layout(const Problem& problem, const Schedule& schedule);
+
+// Registers per thread by the family's law, fitted to the compiler's reports: see
+// docs/performance.md.
 int estimate_registers(const Problem& problem, const Schedule& schedule);
 
 }  // namespace flashwright::sm80

@@ -14,10 +14,13 @@ constexpr double kSmemBytes = 128;
 constexpr double kExponentials = 16;
 constexpr double kLanes = 128;  // four warp instructions
 
-// Dense operations per cycle with mma.sync and fp32 accumulation; Hopper reaches about 62 % of its wgmma rate.
+// Dense operations per cycle with mma.sync and fp32 accumulation; Hopper reaches about 62 % of its
+// wgmma rate.
 double mma_rate(const Problem& problem) {
   const int major = arch_info(problem.target).major, minor = arch_info(problem.target).minor;
-  const double half = major == 9 || major == 10 ? 2560 : major == 8 && (minor == 0 || minor == 7) ? 2048 : 1024;
+  const double half = major == 9 || major == 10                  ? 2560
+                      : major == 8 && (minor == 0 || minor == 7) ? 2048
+                                                                 : 1024;
   return problem.dtype == DType::fp32 ? half / 6 : half;  // tf32 runs at half the rate, three times
 }
 
@@ -33,14 +36,20 @@ TileCost tile_cost(const Problem& problem, const Schedule& s) {
   const double elements = static_cast<double>(s.tile_q) * s.tile_kv;
   const double dims = problem.head_dim + problem.head_dim_v;
   const double operations = 2 * elements * dims;
-  // Every warp reads all keys and values; queries are read again for each tile unless they sit in registers.
+  // Every warp reads all keys and values; queries are read again for each tile unless they sit in
+  // registers.
   double smem = (s.warps + 1) * s.tile_kv * dims * bytes;
   if (s.q_in_registers == 0) smem += s.tile_q * problem.head_dim * bytes;
-  const double instructions = elements * (5.0 + (problem.dropout ? 4.5 : 0)) + operations / 128 + smem / 16;
-  return {operations / mma_rate(problem), smem / kSmemBytes, elements / kExponentials, instructions / kLanes};
+  const double rescale =
+      s.lazy_rescale != 0 ? 0 : static_cast<double>(s.tile_q) * problem.head_dim_v;
+  const double instructions =
+      elements * (5.0 + (problem.dropout ? 4.5 : 0)) + rescale + operations / 128 + smem / 16;
+  return {operations / mma_rate(problem), smem / kSmemBytes, elements / kExponentials,
+          instructions / kLanes};
 }
 
-// Visible scores as a share of seq_q * seq_kv. Windows and block lists are values of the launch: half.
+// Visible scores as a share of seq_q * seq_kv. Windows and block lists are values of the launch:
+// half.
 double visible_share(const Problem& problem, const Shape& shape) {
   if (problem.mask == Mask::Kind::none) return 1;
   if (problem.mask != Mask::Kind::causal || shape.seq_kv == 0) return 0.5;
@@ -50,7 +59,8 @@ double visible_share(const Problem& problem, const Shape& shape) {
 
 }  // namespace
 
-double model_time_us(const Problem& problem, const DeviceInfo& device, const Shape& shape, const Schedule& s) {
+double model_time_us(const Problem& problem, const DeviceInfo& device, const Shape& shape,
+                     const Schedule& s) {
   const double bytes = info(problem.dtype).bytes;
   const double seq_q = static_cast<double>(std::max<std::int64_t>(shape.seq_q, 1));
   const double seq_kv = static_cast<double>(shape.seq_kv);
@@ -61,13 +71,15 @@ double model_time_us(const Problem& problem, const DeviceInfo& device, const Sha
   // Tiles along the keys; a mask's edge costs half a query tile more.
   const double share = visible_share(problem, shape);
   double key_tiles = std::ceil(seq_kv / s.tile_kv);
-  if (share < 1) key_tiles = std::min(key_tiles, seq_kv * share / s.tile_kv + 0.5 + 0.5 * s.tile_q / s.tile_kv);
+  if (share < 1)
+    key_tiles = std::min(key_tiles, seq_kv * share / s.tile_kv + 0.5 + 0.5 * s.tile_q / s.tile_kv);
 
   const Layout tiles = layout(problem, s);
   const int registers = estimate_registers(problem, s);
-  const int resident = std::max(1, std::min({device.smem_per_sm / (tiles.smem_bytes + 1024),
-                                             65536 / (std::max(registers, 32) * 32 * s.warps),
-                                             arch_info(problem.target).threads_per_sm / (32 * s.warps)}));
+  const int resident =
+      std::max(1, std::min({device.smem_per_sm / (tiles.smem_bytes + 1024),
+                            65536 / (std::max(registers, 32) * 32 * s.warps),
+                            arch_info(problem.target).threads_per_sm / (32 * s.warps)}));
   // How much of the units' work overlaps grows with the warps at hand.
   const double warps = std::min<double>(resident, std::ceil(blocks / device.sm_count)) * s.warps;
   const double overlap = 1 - 1.6 / (warps + 1.6);
@@ -77,7 +89,8 @@ double model_time_us(const Problem& problem, const DeviceInfo& device, const Sha
   const double block_cycles = key_tiles * tile_cycles + 1200.0 / resident +
                               s.tile_q * (problem.head_dim + problem.head_dim_v) * bytes / 64;
 
-  // Whole waves when all blocks are alike; otherwise the long ones start first and the rest fill in.
+  // Whole waves when all blocks are alike; otherwise the long ones start first and the rest fill
+  // in.
   const double slots = static_cast<double>(device.sm_count) * resident;
   const double waves = share < 1 ? blocks / slots + 0.4 : std::ceil(blocks / slots);
   const double cycles = std::max(waves, 1.0) * block_cycles * resident;

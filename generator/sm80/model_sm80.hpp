@@ -1,5 +1,5 @@
-// An analytic estimate of the time of one launch, to rank schedules before any is compiled. Constants were
-// fitted to measured landscapes: docs/performance.md.
+// An analytic estimate of the time of one launch, to rank schedules before any is compiled.
+// Constants were fitted to measured landscapes: docs/performance.md.
 #pragma once
 
 #include "core/arguments.hpp"

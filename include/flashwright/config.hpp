@@ -1,5 +1,6 @@
 // What a user asks for: one attention problem, described by its element type, head dims, mask and
-// options. `to_json` writes the text that every other entry of the library takes. Standard library only.
+// options. `to_json` writes the text that every other entry of the library takes. Standard library
+// only.
 #pragma once
 
 #include <cmath>
@@ -50,14 +51,14 @@ inline std::string to_string(const Mask& mask) {
 struct Config {
   std::string direction = "forward";
   DType dtype = DType::bf16;
-  int head_dim = 0;            // of queries and keys: 8..256 in steps of 8
-  int head_dim_v = 0;          // of values and outputs; 0 means head_dim
+  int head_dim = 0;    // of queries and keys: 8..256 in steps of 8
+  int head_dim_v = 0;  // of values and outputs; 0 means head_dim
   Mask mask;
-  double dropout = 0.0;        // probability of dropping a weight, in [0, 1); see docs/semantics.md
+  double dropout = 0.0;  // probability of dropping a weight, in [0, 1); see docs/semantics.md
   std::optional<double> softmax_scale;  // factor on the scores; default 1 / sqrt(head_dim)
-  bool deterministic = false;  // forbids results that depend on the order of atomics
-  std::string target;          // "sm_90a", "cpu", ...; "" means the best device that is present
-  std::string schedule;        // pins the knobs, e.g. "q128.kv64.w4"; "" lets the library choose
+  bool deterministic = false;           // forbids results that depend on the order of atomics
+  std::string target;    // "sm_90a", "cpu", ...; "" means the best device that is present
+  std::string schedule;  // pins the knobs, e.g. "q128.kv64.w4"; "" lets the library choose
   bool operator==(const Config&) const = default;
 };
 

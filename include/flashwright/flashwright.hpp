@@ -1,5 +1,5 @@
-// flashwright for C++: get_kernel, supports, and values with automatic lifetime, as thin inline code over the
-// C interface. Include this and link flashwright::flashwright.
+// flashwright for C++: get_kernel, supports, and values with automatic lifetime, as thin inline
+// code over the C interface. Include this and link flashwright::flashwright.
 //
 //   flashwright::Config config;
 //   config.head_dim = 128;
@@ -57,11 +57,12 @@ enum class Effort : std::int32_t {
 class Tensor {
  public:
   // Dense, last dimension fastest.
-  Tensor(void* data, DType dtype, std::initializer_list<std::int64_t> shape, bool cuda = false, int device = 0)
+  Tensor(void* data, DType dtype, std::initializer_list<std::int64_t> shape, bool cuda = false,
+         int device = 0)
       : Tensor(data, dtype, std::span(shape.begin(), shape.size()), {}, cuda, device) {}
 
-  Tensor(void* data, DType dtype, std::span<const std::int64_t> shape, std::span<const std::int64_t> strides,
-         bool cuda, int device) {
+  Tensor(void* data, DType dtype, std::span<const std::int64_t> shape,
+         std::span<const std::int64_t> strides, bool cuda, int device) {
     view_.data = data;
     view_.device_type = cuda ? 2 : 1;
     view_.device_id = device;
@@ -157,10 +158,11 @@ class Kernel {
 
 using Shape = flashwright_shape;
 
-// The kernel of a Config: loaded, from the store, compiled or tuned, as far as the effort allows. `shape` says
-// what it should be fast for; it is right for every shape.
+// The kernel of a Config: loaded, from the store, compiled or tuned, as far as the effort allows.
+// `shape` says what it should be fast for; it is right for every shape.
 inline Kernel get_kernel(const Config& config, Effort effort = Effort::compile,
-                         const std::optional<Shape>& shape = std::nullopt, flashwright_engine* engine = nullptr) {
+                         const std::optional<Shape>& shape = std::nullopt,
+                         flashwright_engine* engine = nullptr) {
   flashwright_kernel* kernel = nullptr;
   check(flashwright_get_kernel(engine, to_json(config).c_str(), shape ? &*shape : nullptr,
                                static_cast<flashwright_effort>(effort), &kernel));

@@ -37,7 +37,8 @@ std::vector<ArchChoice> arch_choices(std::pair<int, int> capability, std::pair<i
   const Known* same_major = nullptr;
   for (const Known& known : kKnown) {
     if (known.since > nvrtc || known.capability > capability) continue;
-    if (known.capability == capability && known.specific) out.push_back({"sm_" + number(capability) + "a"});
+    if (known.capability == capability && known.specific)
+      out.push_back({"sm_" + number(capability) + "a"});
     if (nearest == nullptr || known.capability > nearest->capability) nearest = &known;
     if (known.capability.first == capability.first) same_major = &known;
   }

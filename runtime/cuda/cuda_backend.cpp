@@ -15,15 +15,21 @@ namespace {
 
 using cuda::Driver;
 
-// Dense matrix operations per cycle of one multiprocessor with mma.sync and fp32 accumulation, and of its
-// plain fp32 units: NVIDIA's architecture white papers.
+// Dense matrix operations per cycle of one multiprocessor with mma.sync and fp32 accumulation, and
+// of its plain fp32 units: NVIDIA's architecture white papers.
 struct Rate {
   int major, minor;
   double half_flop, single_flop;
 };
-constexpr std::array<Rate, 9> kRates = {{{8, 0, 2048, 128}, {8, 6, 1024, 256}, {8, 7, 2048, 256},
-                                         {8, 9, 1024, 256}, {9, 0, 4096, 256}, {10, 0, 8192, 256},
-                                         {10, 3, 8192, 256}, {12, 0, 1024, 256}, {12, 1, 1024, 256}}};
+constexpr std::array<Rate, 9> kRates = {{{8, 0, 2048, 128},
+                                         {8, 6, 1024, 256},
+                                         {8, 7, 2048, 256},
+                                         {8, 9, 1024, 256},
+                                         {9, 0, 4096, 256},
+                                         {10, 0, 8192, 256},
+                                         {10, 3, 8192, 256},
+                                         {12, 0, 1024, 256},
+                                         {12, 1, 1024, 256}}};
 
 // Makes a device's primary context current for a scope, unless a context of that device already is.
 class DeviceScope {
@@ -77,9 +83,12 @@ class CudaBackend final : public Backend {
   std::string device_missing() override { return driver_ == nullptr ? missing_ : std::string(); }
   std::vector<DeviceInfo> describe() override;
   std::string toolchain(const Target&) override { return nvrtc::fingerprint(); }
-  Binary::Kind binary_kind(const Target& target) const override { return nvrtc::binary_kind(target); }
+  Binary::Kind binary_kind(const Target& target) const override {
+    return nvrtc::binary_kind(target);
+  }
   Binary compile(const Source& source) override { return nvrtc::compile(source); }
-  std::unique_ptr<Module> load(const Binary& binary, const LaunchPlan& plan, int device_index) override;
+  std::unique_ptr<Module> load(const Binary& binary, const LaunchPlan& plan,
+                               int device_index) override;
   void launch(const Module& module, std::span<const StepLaunch> steps, const void* params,
               int device_index, void* stream) override;
   double time(int device_index, void* stream, const std::function<void()>& run) override;
@@ -107,7 +116,8 @@ cuda::Context CudaBackend::primary(int device_index) {
   const std::scoped_lock lock(mutex_);
   cuda::Context& context = primaries_[device_index];
   if (context == nullptr)
-    check(usable(), usable().DevicePrimaryCtxRetain(&context, device_index), "cuDevicePrimaryCtxRetain");
+    check(usable(), usable().DevicePrimaryCtxRetain(&context, device_index),
+          "cuDevicePrimaryCtxRetain");
   return context;
 }
 
@@ -118,7 +128,8 @@ std::vector<DeviceInfo> CudaBackend::describe() {
   int count = 0;
   check(d, d.DeviceGetCount(&count), "cuDeviceGetCount");
   // Without a compiler, stored kernels still run: those of the newest compiler we know.
-  const std::pair<int, int> nvrtc_version = nvrtc::missing().empty() ? nvrtc::identity().version : std::pair{99, 0};
+  const std::pair<int, int> nvrtc_version =
+      nvrtc::missing().empty() ? nvrtc::identity().version : std::pair{99, 0};
   for (int index = 0; index < count; ++index) {
     cuda::Device device = 0;
     check(d, d.DeviceGet(&device, index), "cuDeviceGet");
@@ -142,9 +153,11 @@ std::vector<DeviceInfo> CudaBackend::describe() {
     info.smem_per_sm = attribute(cuda::kSmemPerSm);
     info.l2_bytes = attribute(cuda::kL2CacheSize);
     info.clock_ghz = attribute(cuda::kClockRate) * 1e-6;
-    info.memory_gbps = 2.0 * attribute(cuda::kMemoryClockRate) * attribute(cuda::kMemoryBusWidth) / 8 * 1e-6;
+    info.memory_gbps =
+        2.0 * attribute(cuda::kMemoryClockRate) * attribute(cuda::kMemoryBusWidth) / 8 * 1e-6;
     for (const Rate& rate : kRates) {
-      if (std::pair(rate.major, rate.minor) > capability) continue;  // the last one that is not above it
+      if (std::pair(rate.major, rate.minor) > capability)
+        continue;  // the last one that is not above it
       const double scale = info.sm_count * info.clock_ghz * 1e-3;
       info.peak_tflops = {{"fp16", rate.half_flop * scale},
                           {"bf16", rate.half_flop * scale},
@@ -155,7 +168,8 @@ std::vector<DeviceInfo> CudaBackend::describe() {
   return devices;
 }
 
-std::unique_ptr<Module> CudaBackend::load(const Binary& binary, const LaunchPlan& plan, int device_index) {
+std::unique_ptr<Module> CudaBackend::load(const Binary& binary, const LaunchPlan& plan,
+                                          int device_index) {
   const Driver& d = usable();
   const DeviceScope scope(d, device_index, primary(device_index));
   // Loading is allowed while this thread captures a stream of its own into a graph.
@@ -173,15 +187,17 @@ std::unique_ptr<Module> CudaBackend::load(const Binary& binary, const LaunchPlan
     entry.smem_bytes = static_cast<unsigned>(step.smem_bytes);
     check(d, d.LibraryGetKernel(&entry.kernel, library, step.entry.c_str()), "cuLibraryGetKernel");
     if (step.smem_bytes > 48 * 1024)
-      check(d, d.KernelSetAttribute(cuda::kMaxDynamicSmem, step.smem_bytes, entry.kernel, device_index),
-            "cuKernelSetAttribute");
+      check(
+          d,
+          d.KernelSetAttribute(cuda::kMaxDynamicSmem, step.smem_bytes, entry.kernel, device_index),
+          "cuKernelSetAttribute");
     module->entries.push_back(entry);
   }
   return module;
 }
 
-void CudaBackend::launch(const Module& module, std::span<const StepLaunch> steps, const void* params,
-                         int device_index, void* stream) {
+void CudaBackend::launch(const Module& module, std::span<const StepLaunch> steps,
+                         const void* params, int device_index, void* stream) {
   const Driver& d = usable();
   const DeviceScope scope(d, device_index, primary(device_index));
   const auto& entries = static_cast<const CudaModule&>(module).entries;
@@ -190,7 +206,8 @@ void CudaBackend::launch(const Module& module, std::span<const StepLaunch> steps
     constexpr std::int64_t kMaxGrid = 2147483647;
     if (step.grid > kMaxGrid)
       throw Error(Status::bad_argument,
-                  fmt::format("the launch needs {} blocks; a grid holds {}: split the batch", step.grid, kMaxGrid));
+                  fmt::format("the launch needs {} blocks; a grid holds {}: split the batch",
+                              step.grid, kMaxGrid));
     const CudaModule::Entry& entry = entries[static_cast<std::size_t>(step.entry)];
     const cuda::LaunchConfig config = {{static_cast<unsigned>(step.grid), 1, 1},
                                        {entry.threads, 1, 1},
@@ -220,7 +237,8 @@ double CudaBackend::time(int device_index, void* stream, const std::function<voi
   check(d, d.EventRecord(events.event[1], on), "cuEventRecord");
   check(d, d.EventSynchronize(events.event[1]), "cuEventSynchronize");
   float milliseconds = 0;
-  check(d, d.EventElapsedTime(&milliseconds, events.event[0], events.event[1]), "cuEventElapsedTime");
+  check(d, d.EventElapsedTime(&milliseconds, events.event[0], events.event[1]),
+        "cuEventElapsedTime");
   return milliseconds * 1e3;
 }
 
@@ -236,7 +254,8 @@ void* CudaBackend::allocate(int device_index, std::size_t bytes) {
   cuda::DevicePointer pointer = 0;
   const cuda::Result result = d.MemAlloc(&pointer, std::max<std::size_t>(bytes, 1));
   if (result != 0)
-    throw Error(Status::device_error, fmt::format("cuMemAlloc: no {} bytes of device memory", bytes));
+    throw Error(Status::device_error,
+                fmt::format("cuMemAlloc: no {} bytes of device memory", bytes));
   return reinterpret_cast<void*>(pointer);
 }
 
@@ -251,14 +270,16 @@ void CudaBackend::copy_in(int device_index, void* memory, const void* host, std:
   const Driver& d = usable();
   const DeviceScope scope(d, device_index, primary(device_index));
   if (bytes != 0)
-    check(d, d.MemcpyHtoD(reinterpret_cast<cuda::DevicePointer>(memory), host, bytes), "cuMemcpyHtoD");
+    check(d, d.MemcpyHtoD(reinterpret_cast<cuda::DevicePointer>(memory), host, bytes),
+          "cuMemcpyHtoD");
 }
 
 void CudaBackend::copy_out(int device_index, void* host, const void* memory, std::size_t bytes) {
   const Driver& d = usable();
   const DeviceScope scope(d, device_index, primary(device_index));
   if (bytes != 0)
-    check(d, d.MemcpyDtoH(host, reinterpret_cast<cuda::DevicePointer>(memory), bytes), "cuMemcpyDtoH");
+    check(d, d.MemcpyDtoH(host, reinterpret_cast<cuda::DevicePointer>(memory), bytes),
+          "cuMemcpyDtoH");
 }
 
 }  // namespace

@@ -68,8 +68,9 @@ Loaded* load() {
     return out;
   }
   if (const char* lacking = find_all(out->library, out->driver)) {
-    out->failure = fmt::format("the CUDA driver at {} lacks {}; needed: a driver for CUDA 12.0 or newer",
-                               out->library.path(), lacking);
+    out->failure =
+        fmt::format("the CUDA driver at {} lacks {}; needed: a driver for CUDA 12.0 or newer",
+                    out->library.path(), lacking);
     return out;
   }
   out->driver.DriverGetVersion(&out->version);

@@ -1,5 +1,5 @@
-// The CUDA driver, loaded at run time. Own declarations of the few functions used, so that the library builds
-// and emits kernels on a machine that has never seen CUDA.
+// The CUDA driver, loaded at run time. Own declarations of the few functions used, so that the
+// library builds and emits kernels on a machine that has never seen CUDA.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,15 @@ using DevicePointer = unsigned long long;
 
 // Values of enums in cuda.h.
 enum DeviceAttribute : int {
-  kClockRate = 13, kSmCount = 16, kMemoryClockRate = 36, kMemoryBusWidth = 37, kL2CacheSize = 38,
-  kComputeMajor = 75, kComputeMinor = 76, kSmemPerSm = 81, kSmemPerBlockOptin = 97,
+  kClockRate = 13,
+  kSmCount = 16,
+  kMemoryClockRate = 36,
+  kMemoryBusWidth = 37,
+  kL2CacheSize = 38,
+  kComputeMajor = 75,
+  kComputeMinor = 76,
+  kSmemPerSm = 81,
+  kSmemPerBlockOptin = 97,
 };
 enum FunctionAttribute : int { kMaxDynamicSmem = 8, kPreferredCarveout = 9 };
 constexpr int kCaptureModeRelaxed = 2;
@@ -33,8 +40,8 @@ struct LaunchConfig {  // CUlaunchConfig
   unsigned attribute_count;
 };
 
-// The functions, by their names in the driver less the prefix. A table of pointers, so that tests can put
-// another driver in its place.
+// The functions, by their names in the driver less the prefix. A table of pointers, so that tests
+// can put another driver in its place.
 struct Driver {
   Result (*Init)(unsigned);
   Result (*DriverGetVersion)(int*);
@@ -66,7 +73,8 @@ struct Driver {
   Result (*LaunchKernelEx)(const LaunchConfig*, Kernel, void**, void**);
 };
 
-// The driver of this machine, initialised. Null when there is none or it has no device; `missing()` says why.
+// The driver of this machine, initialised. Null when there is none or it has no device; `missing()`
+// says why.
 const Driver* driver();
 std::string missing();
 std::string version();  // "13.0", as far as the driver supports CUDA; "" without a driver

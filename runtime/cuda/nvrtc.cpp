@@ -26,7 +26,8 @@ struct Table {
   SharedLibrary library;
   Result (*version)(int*, int*) = nullptr;
   const char* (*error_string)(Result) = nullptr;
-  Result (*create)(Program*, const char*, const char*, int, const char* const*, const char* const*) = nullptr;
+  Result (*create)(Program*, const char*, const char*, int, const char* const*,
+                   const char* const*) = nullptr;
   Result (*compile)(Program, int, const char* const*) = nullptr;
   Result (*destroy)(Program*) = nullptr;
   Result (*cubin_size)(Program, std::size_t*) = nullptr;
@@ -48,7 +49,8 @@ bool find(const SharedLibrary& library, const char* name, Function& function) {
 }
 
 constexpr const char* kHowToGet =
-    "install a CUDA toolkit 12 or 13, or `pip install nvidia-cuda-nvrtc`, or set FLASHWRIGHT_NVRTC to the path "
+    "install a CUDA toolkit 12 or 13, or `pip install nvidia-cuda-nvrtc`, or set FLASHWRIGHT_NVRTC "
+    "to the path "
     "of libnvrtc.so.13";
 
 Table* load() {
@@ -58,18 +60,24 @@ Table* load() {
     t->failure = fmt::format("NVRTC was not found ({}); {}", t->library.failure(), kHowToGet);
     return t;
   }
-  const bool complete =
-      find(t->library, "nvrtcVersion", t->version) && find(t->library, "nvrtcGetErrorString", t->error_string) &&
-      find(t->library, "nvrtcCreateProgram", t->create) && find(t->library, "nvrtcCompileProgram", t->compile) &&
-      find(t->library, "nvrtcDestroyProgram", t->destroy) && find(t->library, "nvrtcGetCUBINSize", t->cubin_size) &&
-      find(t->library, "nvrtcGetCUBIN", t->cubin) && find(t->library, "nvrtcGetPTXSize", t->ptx_size) &&
-      find(t->library, "nvrtcGetPTX", t->ptx) && find(t->library, "nvrtcGetProgramLogSize", t->log_size) &&
-      find(t->library, "nvrtcGetProgramLog", t->log) && find(t->library, "nvrtcGetNumSupportedArchs", t->arch_count) &&
-      find(t->library, "nvrtcGetSupportedArchs", t->archs);
+  const bool complete = find(t->library, "nvrtcVersion", t->version) &&
+                        find(t->library, "nvrtcGetErrorString", t->error_string) &&
+                        find(t->library, "nvrtcCreateProgram", t->create) &&
+                        find(t->library, "nvrtcCompileProgram", t->compile) &&
+                        find(t->library, "nvrtcDestroyProgram", t->destroy) &&
+                        find(t->library, "nvrtcGetCUBINSize", t->cubin_size) &&
+                        find(t->library, "nvrtcGetCUBIN", t->cubin) &&
+                        find(t->library, "nvrtcGetPTXSize", t->ptx_size) &&
+                        find(t->library, "nvrtcGetPTX", t->ptx) &&
+                        find(t->library, "nvrtcGetProgramLogSize", t->log_size) &&
+                        find(t->library, "nvrtcGetProgramLog", t->log) &&
+                        find(t->library, "nvrtcGetNumSupportedArchs", t->arch_count) &&
+                        find(t->library, "nvrtcGetSupportedArchs", t->archs);
   Identity& id = t->identity;
   id.path = t->library.path();
   if (!complete) {
-    t->failure = fmt::format("NVRTC at {} is too old: it lacks functions of version 11.2; {}", id.path, kHowToGet);
+    t->failure = fmt::format("NVRTC at {} is too old: it lacks functions of version 11.2; {}",
+                             id.path, kHowToGet);
     return t;
   }
   t->version(&id.version.first, &id.version.second);
@@ -95,14 +103,16 @@ const Table& usable_table() {
 // Owns a program.
 class ProgramHolder {
  public:
-  ProgramHolder(const Table& t, const Source& source, const std::vector<Header>& headers) : table_(t) {
+  ProgramHolder(const Table& t, const Source& source, const std::vector<Header>& headers)
+      : table_(t) {
     std::vector<const char*> texts, names;
     for (const Header& header : headers) {
       texts.push_back(header.text.c_str());
       names.push_back(header.name.c_str());
     }
-    check(t.create(&program_, source.text.c_str(), source.name.c_str(), static_cast<int>(headers.size()),
-                   texts.data(), names.data()), "nvrtcCreateProgram");
+    check(t.create(&program_, source.text.c_str(), source.name.c_str(),
+                   static_cast<int>(headers.size()), texts.data(), names.data()),
+          "nvrtcCreateProgram");
   }
   ~ProgramHolder() { table_.destroy(&program_); }
   ProgramHolder(const ProgramHolder&) = delete;
@@ -144,13 +154,17 @@ void check_target(const Table& t, const Target& target) {
   const auto& known = t.identity.architectures;
   if (std::find(known.begin(), known.end(), wanted) != known.end()) return;
   const auto needed = cuda::nvrtc_needed({arch.major, arch.minor});
-  throw Error(Status::unavailable,
-              fmt::format("target: {} (compute capability {}.{}) is unknown to the NVRTC {}.{} at {}; needed: "
-                          "NVRTC {}.{} or newer", target.arch, arch.major, arch.minor, t.identity.version.first,
-                          t.identity.version.second, t.identity.path, needed.first, needed.second));
+  throw Error(
+      Status::unavailable,
+      fmt::format(
+          "target: {} (compute capability {}.{}) is unknown to the NVRTC {}.{} at {}; needed: "
+          "NVRTC {}.{} or newer",
+          target.arch, arch.major, arch.minor, t.identity.version.first, t.identity.version.second,
+          t.identity.path, needed.first, needed.second));
 }
 
-std::vector<std::string> option_list(const Table& t, const Source& source, const CompileOptions& options) {
+std::vector<std::string> option_list(const Table& t, const Source& source,
+                                     const CompileOptions& options) {
   std::vector<std::string> list = {"--gpu-architecture=" + source.target.arch, "--std=c++17"};
   if (binary_kind(source.target) == Binary::Kind::cubin)
     list.insert(list.end(), {"--ptxas-options=-v", "--ptxas-options=--warn-on-spills"});
@@ -170,8 +184,8 @@ std::string file_digest(const std::string& path) {
   std::string bytes(static_cast<std::size_t>(std::min(size, kEnd)), '\0');
   in.seekg(0).read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   const std::string head = bytes;
-  in.seekg(size - static_cast<std::streamoff>(bytes.size())).read(bytes.data(),
-                                                                  static_cast<std::streamsize>(bytes.size()));
+  in.seekg(size - static_cast<std::streamoff>(bytes.size()))
+      .read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   return to_hex(sha256_of({std::to_string(size), head, bytes}));
 }
 
@@ -194,7 +208,8 @@ std::string fingerprint() {
     std::string digests = file_digest(path.string());
     std::vector<fs::path> builtins;  // the other half of the compiler lies beside it
     for (const auto& entry : fs::directory_iterator(path.parent_path(), error))
-      if (entry.path().filename().string().rfind("libnvrtc-builtins", 0) == 0 && !entry.is_symlink())
+      if (entry.path().filename().string().rfind("libnvrtc-builtins", 0) == 0 &&
+          !entry.is_symlink())
         builtins.push_back(entry.path());
     std::sort(builtins.begin(), builtins.end());
     for (const fs::path& builtin : builtins) digests += file_digest(builtin.string());
@@ -217,21 +232,25 @@ Binary compile(const Source& source, const CompileOptions& options) {
   const std::vector<std::string> list = option_list(t, source, options);
   std::vector<const char*> pointers;
   for (const std::string& option : list) pointers.push_back(option.c_str());
-  const Result result = t.compile(program.get(), static_cast<int>(pointers.size()), pointers.data());
+  const Result result =
+      t.compile(program.get(), static_cast<int>(pointers.size()), pointers.data());
   const std::string log = rewrite_lines(source, program.log());
   if (result != 0) {
     std::string first = log.substr(0, log.find('\n'));
     if (result != kCompilationError || first.empty()) first = t.error_string(result);
-    throw Error(Status::compile_failed, fmt::format("{} for {}: {}", source.name, source.target.arch, first), log);
+    throw Error(Status::compile_failed,
+                fmt::format("{} for {}: {}", source.name, source.target.arch, first), log);
   }
   Binary binary;
   binary.kind = binary_kind(source.target);
   binary.target = source.target;
   binary.bytes = program.result(binary.kind);
-  binary.toolchain = fmt::format("NVRTC {}.{}", t.identity.version.first, t.identity.version.second);
+  binary.toolchain =
+      fmt::format("NVRTC {}.{}", t.identity.version.first, t.identity.version.second);
   binary.resources = parse_resources(log);
   for (const LaunchStep& step : source.plan.steps)
-    binary.resources.dynamic_smem_bytes = std::max(binary.resources.dynamic_smem_bytes, step.smem_bytes);
+    binary.resources.dynamic_smem_bytes =
+        std::max(binary.resources.dynamic_smem_bytes, step.smem_bytes);
   binary.log = log;
   binary.compile_ms =
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
@@ -266,7 +285,8 @@ std::vector<std::string> parse_warnings(const std::string& log) {
   std::vector<std::string> out;
   std::istringstream lines(log);
   for (std::string line; std::getline(lines, line);)
-    if (line.find("warning") != std::string::npos || line.find("C75") != std::string::npos) out.push_back(line);
+    if (line.find("warning") != std::string::npos || line.find("C75") != std::string::npos)
+      out.push_back(line);
   return out;
 }
 

@@ -13,9 +13,9 @@ namespace flashwright::nvrtc {
 std::string missing();
 
 struct Identity {
-  std::string path;               // of the library
-  std::pair<int, int> version;    // (13, 0)
-  std::vector<int> architectures; // compute capabilities it compiles for: 80, 86, ...
+  std::string path;                // of the library
+  std::pair<int, int> version;     // (13, 0)
+  std::vector<int> architectures;  // compute capabilities it compiles for: 80, 86, ...
 };
 // Throws Error(unavailable) when NVRTC is missing.
 const Identity& identity();
@@ -36,8 +36,8 @@ struct CompileOptions {
   bool line_info = false;
 };
 
-// Thread-safe. Throws Error(compile_failed) with the log, lines rewritten, in `detail`; Error(unavailable)
-// when NVRTC is missing or too old for the target, naming both versions.
+// Thread-safe. Throws Error(compile_failed) with the log, lines rewritten, in `detail`;
+// Error(unavailable) when NVRTC is missing or too old for the target, naming both versions.
 Binary compile(const Source& source, const CompileOptions& options = {});
 
 // ptxas' report and warnings in a compiler log.

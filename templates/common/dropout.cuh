@@ -22,9 +22,10 @@ __device__ __forceinline__ Philox philox(u32 query, u32 key_word, u32 head, u32 
   return {{x0, x1, x2, x3}};
 }
 
-// Bit j is set when key 32 * key_word + j is kept for this query. Each of the 32 keys has drawn one byte,
-// spread over the bits j of eight words; it is dropped when the byte is below the threshold.
-__device__ __forceinline__ u32 keep_word(u64 key, u32 head, u32 query, u32 key_word, u32 threshold) {
+// Bit j is set when key 32 * key_word + j is kept for this query. Each of the 32 keys has drawn one
+// byte, spread over the bits j of eight words; it is dropped when the byte is below the threshold.
+__device__ __forceinline__ u32 keep_word(u64 key, u32 head, u32 query, u32 key_word,
+                                         u32 threshold) {
   const Philox high = philox(query, key_word, head, 0, key);
   const Philox low = philox(query, key_word, head, 1, key);
   u32 borrow = 0;  // of byte - threshold, for 32 bytes at once, from the lowest bit up
@@ -37,8 +38,26 @@ __device__ __forceinline__ u32 keep_word(u64 key, u32 head, u32 query, u32 key_w
   return ~borrow;
 }
 
-// The key of the launch: from the state in memory, if there is one, so that a captured graph draws new
-// bits at every replay.
+#if FW_BLOCKS
+// The keep bits of 32 keys from `first_key` on. A tile of a mask block may start anywhere.
+__device__ __forceinline__ u32 keep_bits(u64 key, u32 head, u32 query, u32 first_key,
+                                         u32 threshold) {
+  const u32 bits = keep_word(key, head, query, first_key / 32, threshold);
+  const u32 skipped = first_key % 32;
+  if (skipped == 0) return bits;
+  return bits >> skipped | keep_word(key, head, query, first_key / 32 + 1, threshold)
+                               << (32 - skipped);
+}
+#else
+// The keep bits of 32 keys from `first_key`, a multiple of 32, on.
+__device__ __forceinline__ u32 keep_bits(u64 key, u32 head, u32 query, u32 first_key,
+                                         u32 threshold) {
+  return keep_word(key, head, query, first_key / 32, threshold);
+}
+#endif
+
+// The key of the launch: from the state in memory, if there is one, so that a captured graph draws
+// new bits at every replay.
 __device__ __forceinline__ u64 find_dropout_key(const Params& params) {
   if (params.rng_state == nullptr) return params.dropout_key;
   return load_global(params.rng_state) + load_global(params.rng_state + 1) * 0x9E3779B97F4A7C15ull;

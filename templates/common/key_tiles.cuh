@@ -1,22 +1,24 @@
 //~ The walk over the key tiles that a query tile can see.
 
 #if FW_BLOCKS
-// Walks over the key tiles of one query tile: through the partial mask blocks, then through the full ones.
-// A mask block is cut into tiles of kTileKv keys, the last of which may reach behind its end.
+// Walks over the key tiles of one query tile: through the partial mask blocks, then through the
+// full ones. A mask block is cut into tiles of kTileKv keys, the last of which may reach behind its
+// end.
 struct KeyTiles {
-  const int* next;       // columns still to come
+  const int* next;  // columns still to come
   const int* list_end;
   int full_next, full_end;  // positions of the full list, which follows the partial one
-  int partial;           // number of the partial block at hand; -1 in a full block
-  int block_begin;       // first key of the mask block at hand
-  int first;             // first key of the tile at hand
-  int end;               // keys of the mask block end here
+  int partial;              // number of the partial block at hand; -1 in a full block
+  int block_begin;          // first key of the mask block at hand
+  int first;                // first key of the tile at hand
+  int end;                  // keys of the mask block end here
   bool done;
 
   __device__ __forceinline__ void start(const Params& params, const QueryTile& work) {
-    const int row = (work.batch % params.mask_batch * params.mask_heads +
-                     work.head % params.mask_heads) * params.query_blocks +
-                    work.row_begin / params.block_q;
+    const int row =
+        (work.batch % params.mask_batch * params.mask_heads + work.head % params.mask_heads) *
+            params.query_blocks +
+        work.row_begin / params.block_q;
     full_next = load_global(params.full_offsets + row);
     full_end = load_global(params.full_offsets + row + 1);
     next = params.partial_columns + load_global(params.partial_offsets + row);
@@ -58,7 +60,8 @@ struct KeyTiles {
 
 // What the rows of one warp see of a tile.
 struct WarpKeys {
-  __device__ __forceinline__ void start(const Params& params, const QueryTile& work, int warp_row) {}
+  __device__ __forceinline__ void start(const Params& params, const QueryTile& work, int warp_row) {
+  }
 
   // Whether the warp has to compute the tile at all.
   __device__ __forceinline__ bool visible(const KeyTiles& tiles) const { return true; }
@@ -70,19 +73,20 @@ struct WarpKeys {
 };
 
 // Whether row `row` of the query tile sees key `kv` of the tile at hand.
-__device__ __forceinline__ bool sees(const Params& params, const QueryTile& work, const KeyTiles& tiles,
-                                     int row, int kv) {
+__device__ __forceinline__ bool sees(const Params& params, const QueryTile& work,
+                                     const KeyTiles& tiles, int row, int kv) {
   if (kv >= tiles.end) return false;
   if (tiles.partial < 0) return true;
-  const int last_row = smaller(row, work.row_end - 1);  // rows behind the end are computed, never stored
+  const int last_row =
+      smaller(row, work.row_end - 1);  // rows behind the end are computed, never stored
   const int words = (params.block_kv + 31) / 32;
   const i64 bit_row = static_cast<i64>(tiles.partial) * params.block_q + last_row % params.block_q;
   const int key = kv - tiles.block_begin;
   return (load_global(params.partial_bits + bit_row * words + key / 32) >> key % 32 & 1) != 0;
 }
 #else
-// Walks over the key tiles of one query tile, from the last visible one to the first: the tiles that cross
-// the edge of the mask come first.
+// Walks over the key tiles of one query tile, from the last visible one to the first: the tiles
+// that cross the edge of the mask come first.
 struct KeyTiles {
   KeyRange keys;
   int first;  // first key of the tile at hand
@@ -124,8 +128,8 @@ struct WarpKeys {
 };
 
 // Whether row `row` of the query tile sees key `kv` of the tile at hand.
-__device__ __forceinline__ bool sees(const Params& params, const QueryTile& work, const KeyTiles& tiles,
-                                     int row, int kv) {
+__device__ __forceinline__ bool sees(const Params& params, const QueryTile& work,
+                                     const KeyTiles& tiles, int row, int kv) {
 #if FW_MASK
   return kv < params.seq_kv && keep(params, row, kv);
 #else

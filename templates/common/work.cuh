@@ -1,6 +1,7 @@
 //~ Which part of the output a block computes.
 
-// A tile of query rows of one head. Positions count from the first key: row i sits at i + q_position.
+// A tile of query rows of one head. Positions count from the first key: row i sits at i +
+// q_position.
 struct QueryTile {
   int batch;
   int head;
@@ -8,8 +9,8 @@ struct QueryTile {
 };
 
 #if FW_BLOCKS
-// Blocks are numbered with the query tiles of a head next to each other, so that blocks which run at the
-// same time read the same keys. A query tile never reaches into the next mask block.
+// Blocks are numbered with the query tiles of a head next to each other, so that blocks which run
+// at the same time read the same keys. A query tile never reaches into the next mask block.
 __device__ __forceinline__ QueryTile find_query_tile(const Params& params) {
   const int tiles_per_block = (params.block_q + kTileQ - 1) / kTileQ;
   const int tiles = params.query_blocks * tiles_per_block;
@@ -25,8 +26,9 @@ __device__ __forceinline__ QueryTile find_query_tile(const Params& params) {
   return work;
 }
 #else
-// Blocks are numbered with the query tiles of a head next to each other, so that blocks which run at the
-// same time read the same keys. The last tile comes first: under a causal mask it is the longest.
+// Blocks are numbered with the query tiles of a head next to each other, so that blocks which run
+// at the same time read the same keys. The last tile comes first: under a causal mask it is the
+// longest.
 __device__ __forceinline__ QueryTile find_query_tile(const Params& params) {
   const int tiles = (params.seq_q + kTileQ - 1) / kTileQ;
   const int tile = tiles - 1 - static_cast<int>(block_index() % tiles);

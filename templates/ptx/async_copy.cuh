@@ -3,12 +3,15 @@
 // Starts a copy of 16 bytes; where `valid` is false, zeros are written and nothing is read.
 __device__ __forceinline__ void copy_async_16(u32 shared, const void* global, bool valid) {
   const int bytes = valid ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(bytes)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
+               "r"(bytes)
                : "memory");
 }
 
 // Closes a group: all copies this thread has started since the last group.
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ __forceinline__ void commit_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
 
 // Waits until at most kPending groups of this thread are still in flight.
 template <int kPending>

@@ -13,6 +13,13 @@ __device__ __forceinline__ float larger_float(float a, float b) {
 
 __device__ __forceinline__ float magnitude(float a) { return a < 0.0f ? -a : a; }
 
+// a * b, rounded, and never fused with what follows.
+__device__ __forceinline__ float multiply(float a, float b) {
+  float value;
+  asm("mul.rn.f32 %0, %1, %2;" : "=f"(value) : "f"(a), "f"(b));
+  return value;
+}
+
 // a * b + c, rounded once.
 __device__ __forceinline__ float fused_multiply_add(float a, float b, float c) {
   float value;
@@ -64,13 +71,41 @@ __device__ __forceinline__ u32 pack_pair(float first, float second) {
 }
 #endif
 
+#if FW_BF16
+__device__ __forceinline__ u16 to_element(float value) {
+  u16 element;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(element) : "f"(value));
+  return element;
+}
+
+__device__ __forceinline__ float to_float(u16 element) {
+  return bits_float(static_cast<u32>(element) << 16);
+}
+#elif FW_FP16
+__device__ __forceinline__ u16 to_element(float value) {
+  u16 element;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(element) : "f"(value));
+  return element;
+}
+
+__device__ __forceinline__ float to_float(u16 element) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(element));
+  return value;
+}
+#else
+__device__ __forceinline__ float to_element(float value) { return value; }
+
+__device__ __forceinline__ float to_float(float element) { return element; }
+#endif
+
 // High half of a 64-bit product.
 __device__ __forceinline__ u32 multiply_high(u32 a, u32 b) {
   return static_cast<u32>(static_cast<u64>(a) * b >> 32);
 }
 
-// Picks bytes of the pair (a, b): nibble i of `selector` names the source of byte i, 0..3 from a and 4..7
-// from b; with 8 added, the byte is filled with the sign bit of that source.
+// Picks bytes of the pair (a, b): nibble i of `selector` names the source of byte i, 0..3 from a
+// and 4..7 from b; with 8 added, the byte is filled with the sign bit of that source.
 __device__ __forceinline__ u32 pick_bytes(u32 a, u32 b, u32 selector) {
   u32 value;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(value) : "r"(a), "r"(b), "r"(selector));

@@ -1,8 +1,8 @@
-//~ ldmatrix and mma.sync. Lane l of a warp has g = l / 4 and t = l % 4; layouts as in the PTX manual,
-//~ "Matrix fragments for mma.m16n8k16" and "... m16n8k8".
+//~ ldmatrix and mma.sync. Lane l of a warp has g = l / 4 and t = l % 4; layouts as in the PTX
+//~ manual, "Matrix fragments for mma.m16n8k16" and "... m16n8k8".
 
-// Loads four 8 x 8 matrices of 16-bit elements, or 8 x 4 of 32 bits. Lanes 8i..8i+7 give the addresses of
-// the rows of matrix i; lane l gets the word at row g, words t of matrix i in r[i].
+// Loads four 8 x 8 matrices of 16-bit elements, or 8 x 4 of 32 bits. Lanes 8i..8i+7 give the
+// addresses of the rows of matrix i; lane l gets the word at row g, words t of matrix i in r[i].
 __device__ __forceinline__ void load_matrices(u32 (&r)[4], u32 address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -19,7 +19,8 @@ __device__ __forceinline__ void load_matrices_transposed(u32 (&r)[4], u32 addres
 }
 
 #if FW_BF16
-// d += a * b for a 16 x 16 and a 16 x 8 matrix. d holds (row g, columns 2t and 2t+1), then row g + 8.
+// d += a * b for a 16 x 16 and a 16 x 8 matrix. d holds (row g, columns 2t and 2t+1), then row g
+// + 8.
 __device__ __forceinline__ void multiply_add(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
@@ -28,7 +29,8 @@ __device__ __forceinline__ void multiply_add(float (&d)[4], const u32 (&a)[4], u
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 #elif FW_FP16
-// d += a * b for a 16 x 16 and a 16 x 8 matrix. d holds (row g, columns 2t and 2t+1), then row g + 8.
+// d += a * b for a 16 x 16 and a 16 x 8 matrix. d holds (row g, columns 2t and 2t+1), then row g
+// + 8.
 __device__ __forceinline__ void multiply_add(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
@@ -38,7 +40,8 @@ __device__ __forceinline__ void multiply_add(float (&d)[4], const u32 (&a)[4], u
 }
 #else
 // d += a * b for a 16 x 8 and an 8 x 8 matrix of tf32, of which the low 13 bits are ignored.
-__device__ __forceinline__ void multiply_add_tf32(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+__device__ __forceinline__ void multiply_add_tf32(float (&d)[4], const u32 (&a)[4], u32 b0,
+                                                  u32 b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "
       "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -54,8 +57,8 @@ __device__ __forceinline__ u32 trailing_bits(u32 value) {
   return float_bits(bits_float(value) - bits_float(leading_bits(value)));
 }
 
-// d += a * b for a 16 x 8 and an 8 x 8 matrix of floats. Three products of their halves make up for the
-// short significand of tf32; the product of the two trailing halves is below the rounding of d.
+// d += a * b for a 16 x 8 and an 8 x 8 matrix of floats. Three products of their halves make up for
+// the short significand of tf32; the product of the two trailing halves is below the rounding of d.
 __device__ __forceinline__ void multiply_add(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   u32 high[4], low[4];
 #pragma unroll

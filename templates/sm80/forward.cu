@@ -37,8 +37,8 @@ __device__ __forceinline__ void multiply_queries_keys(float (&scores)[kRowTiles]
 }
 #else
 // scores = Q * K^T for the rows of this warp.
-__device__ __forceinline__ void multiply_queries_keys(float (&scores)[kRowTiles][kKeyTiles][4], u32 queries,
-                                                      u32 keys) {
+__device__ __forceinline__ void multiply_queries_keys(float (&scores)[kRowTiles][kKeyTiles][4],
+                                                      u32 queries, u32 keys) {
 #pragma unroll
   for (int d = 0; d < kDimSteps; ++d) {
     u32 a[kRowTiles][4];
@@ -60,15 +60,16 @@ __device__ __forceinline__ void multiply_queries_keys(float (&scores)[kRowTiles]
 #endif
 
 // out += weights * V for the rows of this warp.
-__device__ __forceinline__ void multiply_weights_values(float (&out)[kRowTiles][kDimTiles][4],
-                                                        const u32 (&weights)[kRowTiles][kKeySteps][4],
-                                                        u32 values) {
+__device__ __forceinline__ void multiply_weights_values(
+    float (&out)[kRowTiles][kDimTiles][4], const u32 (&weights)[kRowTiles][kKeySteps][4],
+    u32 values) {
 #pragma unroll
   for (int step = 0; step < kKeySteps; ++step) {
 #pragma unroll
     for (int n = 0; n < kDimTiles; n += 2) {
       u32 b[4];
-      load_values<kHeadDimV>(b, values + step * kMmaK * row_bytes(kHeadDimV) + n * 8 * kElementBytes);
+      load_values<kHeadDimV>(b,
+                             values + step * kMmaK * row_bytes(kHeadDimV) + n * 8 * kElementBytes);
 #pragma unroll
       for (int m = 0; m < kRowTiles; ++m) {
         multiply_add(out[m][n], weights[m][step], b[0], b[1]);
@@ -78,12 +79,12 @@ __device__ __forceinline__ void multiply_weights_values(float (&out)[kRowTiles][
   }
 }
 
-// Divides the outputs by their row sums and writes them, and the LSE, through shared memory. `numerator`
-// makes up for dropped weights.
+// Divides the outputs by their row sums and writes them, and the LSE, through shared memory.
+// `numerator` makes up for dropped weights.
 __device__ __forceinline__ void write_output(const float (&out)[kRowTiles][kDimTiles][4],
                                              const RowState (&rows)[kRowTiles][2], float numerator,
-                                             float scale_log2, const Params& params, const QueryTile& work,
-                                             u32 tile) {
+                                             float scale_log2, const Params& params,
+                                             const QueryTile& work, u32 tile) {
   const int lane = lane_index();
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
@@ -107,10 +108,10 @@ __device__ __forceinline__ void write_output(const float (&out)[kRowTiles][kDimT
     }
   }
   synchronize_block();
-  store_tile<kTileQ, kHeadDimV>(params.o + work.batch * params.o_batch_stride +
-                                    work.head * params.o_head_stride +
-                                    work.row_begin * params.o_row_stride,
-                                params.o_row_stride, tile, work.row_end - work.row_begin, params.aligned);
+  store_tile<kTileQ, kHeadDimV>(
+      params.o + work.batch * params.o_batch_stride + work.head * params.o_head_stride +
+          work.row_begin * params.o_row_stride,
+      params.o_row_stride, tile, work.row_end - work.row_begin, params.aligned);
 }
 
 // Starts the copy of one tile of keys (or of values).
@@ -118,22 +119,23 @@ __device__ __forceinline__ void load_keys(u32 shared, const Params& params, cons
                                           const KeyTiles& tiles) {
   const i64 head = work.head / params.group;
   load_tile<kTileKv, kHeadDim>(shared,
-                               params.k + work.batch * params.k_batch_stride + head * params.k_head_stride +
-                                   tiles.first * params.k_row_stride,
+                               params.k + work.batch * params.k_batch_stride +
+                                   head * params.k_head_stride + tiles.first * params.k_row_stride,
                                params.k_row_stride, params.seq_kv - tiles.first, params.aligned);
 }
 
-__device__ __forceinline__ void load_values_tile(u32 shared, const Params& params, const QueryTile& work,
-                                                 const KeyTiles& tiles) {
+__device__ __forceinline__ void load_values_tile(u32 shared, const Params& params,
+                                                 const QueryTile& work, const KeyTiles& tiles) {
   const i64 head = work.head / params.group;
   load_tile<kTileKv, kHeadDimV>(shared,
-                                params.v + work.batch * params.v_batch_stride + head * params.v_head_stride +
-                                    tiles.first * params.v_row_stride,
+                                params.v + work.batch * params.v_batch_stride +
+                                    head * params.v_head_stride + tiles.first * params.v_row_stride,
                                 params.v_row_stride, params.seq_kv - tiles.first, params.aligned);
 }
 
-// One block computes kTileQ rows of the output of one head. It walks over the keys in tiles and keeps, for each
-// row, the largest score, the sum of the weights relative to it, and the weighted sum of the values.
+// One block computes kTileQ rows of the output of one head. It walks over the keys in tiles and
+// keeps, for each row, the largest score, the sum of the weights relative to it, and the weighted
+// sum of the values.
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     fw_forward(const __grid_constant__ Params params) {
   const QueryTile work = find_query_tile(params);
@@ -145,7 +147,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   // Queries and the first tiles of keys and values start on their way.
   load_tile<kTileQ, kHeadDim>(queries,
                               params.q + work.batch * params.q_batch_stride +
-                                  work.head * params.q_head_stride + work.row_begin * params.q_row_stride,
+                                  work.head * params.q_head_stride +
+                                  work.row_begin * params.q_row_stride,
                               params.q_row_stride, work.row_end - work.row_begin, params.aligned);
 #if FW_Q_IN_REGISTERS
   // The queries move on to registers, and the keys take their place.
@@ -157,7 +160,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
     for (int d = 0; d < kDimSteps; ++d)
-      load_matrices(query_fragments[m][d], query_address<kHeadDim>(queries, warp_row + m * 16) + d * 32);
+      load_matrices(query_fragments[m][d],
+                    query_address<kHeadDim>(queries, warp_row + m * 16) + d * 32);
   }
   synchronize_block();
 #else
@@ -238,18 +242,20 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
 #endif
     if (!visible) continue;
     if (params.scale_log2 < 0.0f) negate(scores);
-    if (warp_keys.needs_test(tiles)) mask_scores(scores, params, work, tiles, work.row_begin + warp_row);
+    if (warp_keys.needs_test(tiles))
+      mask_scores(scores, params, work, tiles, work.row_begin + warp_row);
     online_softmax(scores, rows, rescale, scale_log2);
     rescale_output(out, rescale);
     pack_weights(weights, scores);
 #if FW_DROPOUT
-    drop_weights(weights, dropout_key, dropout_head, params.drop_threshold, work.row_begin + warp_row,
-                 tiles.first);
+    drop_weights(weights, dropout_key, dropout_head, params.drop_threshold,
+                 work.row_begin + warp_row, tiles.first);
 #endif
     multiply_weights_values(out, weights, value_address<kHeadDimV>(tile_values));
   }
 
-  // The results take the place of the queries; what follows the last tile must not overtake its readers.
+  // The results take the place of the queries; what follows the last tile must not overtake its
+  // readers.
   wait_copies<0>();
   synchronize_block();
 #if FW_DROPOUT

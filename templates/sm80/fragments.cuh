@@ -1,15 +1,33 @@
 //~ Where the operands of the tensor core lie in a tile. Lane l has g = l / 4 and t = l % 4.
 
 #if FW_FP32
+// Two neighbouring elements.
+struct alignas(8) Pair {
+  float first, second;
+};
+
 __device__ __forceinline__ void store_shared_element(u32 address, float value) {
   store_shared_float(address, value);
 }
 
-__device__ __forceinline__ float load_shared_element(u32 address) { return load_shared_float(address); }
+__device__ __forceinline__ float load_shared_element(u32 address) {
+  return load_shared_float(address);
+}
 
 // Writes two neighbouring results of a row.
 __device__ __forceinline__ void store_shared_pair(u32 address, float first, float second) {
   store_shared_float2(address, first, second);
+}
+
+// Writes two neighbouring results to memory, at once where their address allows it.
+__device__ __forceinline__ void store_global_pair(float* target, float first, float second,
+                                                  bool aligned) {
+  if (aligned) {
+    store_global(reinterpret_cast<Pair*>(target), Pair{first, second});
+  } else {
+    store_global(target, first);
+    store_global(target + 1, second);
+  }
 }
 #else
 __device__ __forceinline__ void store_shared_element(u32 address, u16 value) {
@@ -21,6 +39,17 @@ __device__ __forceinline__ u16 load_shared_element(u32 address) { return load_sh
 // Writes two neighbouring results of a row.
 __device__ __forceinline__ void store_shared_pair(u32 address, float first, float second) {
   store_shared_u32(address, pack_pair(first, second));
+}
+
+// Writes two neighbouring results to memory, at once where their address allows it.
+__device__ __forceinline__ void store_global_pair(u16* target, float first, float second,
+                                                  bool aligned) {
+  if (aligned) {
+    store_global(reinterpret_cast<u32*>(target), pack_pair(first, second));
+  } else {
+    store_global(target, to_element(first));
+    store_global(target + 1, to_element(second));
+  }
 }
 #endif
 
@@ -46,13 +75,25 @@ __device__ __forceinline__ u32 value_address(u32 tile) {
   return tile + lane % 4 * 2 * row_bytes(kColumns) + lane / 4 * 4;
 }
 
-// Values of one K-step (eight keys) by 16 dims: b[0..1] for the first eight dims, b[2..3] for the others.
-// Slot t of the tensor core is key 2t and slot t + 4 is key 2t + 1, as the scores lie in their registers.
+// Values of one K-step (eight keys) by 16 dims: b[0..1] for the first eight dims, b[2..3] for the
+// others. Slot t of the tensor core is key 2t and slot t + 4 is key 2t + 1, as the scores lie in
+// their registers.
 template <int kColumns>
 __device__ __forceinline__ void load_values(u32 (&b)[4], u32 address) {
 #pragma unroll
   for (int i = 0; i < 4; ++i)
     b[i] = float_bits(load_shared_float(address + i % 2 * row_bytes(kColumns) + i / 2 * 32));
+}
+
+// Weights of 16 rows by one K-step from a tile of kTileKv columns in shared memory, keys in the
+// order of load_values.
+__device__ __forceinline__ void load_weights(u32 (&a)[4], u32 tile, int first_row, int step) {
+  const int lane = lane_index();
+  const u32 address =
+      tile + (first_row + lane / 4) * row_bytes(kTileKv) + (step * 8 + lane % 4 * 2) * 4;
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    a[i] = float_bits(load_shared_float(address + i % 2 * 8 * row_bytes(kTileKv) + i / 2 * 4));
 }
 
 // The weights as left operands, one for each K-step.
@@ -77,10 +118,16 @@ __device__ __forceinline__ u32 value_address(u32 tile) {
   return tile + lane % 16 * row_bytes(kColumns) + lane / 16 * 16;
 }
 
-// Values of one K-step (16 keys) by 16 dims: b[0..1] for the first eight dims, b[2..3] for the others.
+// Values of one K-step (16 keys) by 16 dims: b[0..1] for the first eight dims, b[2..3] for the
+// others.
 template <int kColumns>
 __device__ __forceinline__ void load_values(u32 (&b)[4], u32 address) {
   load_matrices_transposed(b, address);
+}
+
+// Weights of 16 rows by one K-step from a tile of kTileKv columns in shared memory.
+__device__ __forceinline__ void load_weights(u32 (&a)[4], u32 tile, int first_row, int step) {
+  load_matrices(a, query_address<kTileKv>(tile, first_row) + step * 32);
 }
 
 // The weights as left operands, one for each K-step: the accumulators of two key tiles, rounded.

@@ -1,5 +1,6 @@
-//~ The online softmax of one warp: 16 * kRowTiles query rows by one tile of keys. Each lane holds two rows of
-//~ every row tile, g and g + 8, and shares each of them with the three other lanes of its quad.
+//~ The online softmax of one warp: 16 * kRowTiles query rows by one tile of keys. Each lane holds
+//~ two rows of every row tile, g and g + 8, and shares each of them with the three other lanes of
+//~ its quad.
 
 // What a row has seen so far.
 struct RowState {
@@ -32,8 +33,9 @@ __device__ __forceinline__ void negate(float (&scores)[kRowTiles][kKeyTiles][4])
 }
 
 // Hides the scores of keys that a row must not see. `first_row` is the first of the warp's rows.
-__device__ __forceinline__ void mask_scores(float (&scores)[kRowTiles][kKeyTiles][4], const Params& params,
-                                            const QueryTile& work, const KeyTiles& tiles, int first_row) {
+__device__ __forceinline__ void mask_scores(float (&scores)[kRowTiles][kKeyTiles][4],
+                                            const Params& params, const QueryTile& work,
+                                            const KeyTiles& tiles, int first_row) {
   const int lane = lane_index();
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
@@ -49,39 +51,65 @@ __device__ __forceinline__ void mask_scores(float (&scores)[kRowTiles][kKeyTiles
   }
 }
 
-// Turns scores into weights 2^(scale_log2 * (score - max)) and updates the rows. Returns in `rescale` by what
-// earlier sums and outputs of a row have to be multiplied, as its maximum may have grown.
+// The error of one rounding grows with the product. Where it would show, the maximum is subtracted
+// from the scores first, which is exact.
+__device__ __forceinline__ void subtract_max(float (&scores)[kRowTiles][kKeyTiles][4],
+                                             const RowState (&rows)[kRowTiles][2],
+                                             const float (&max)[kRowTiles][2],
+                                             float (&shift)[kRowTiles][2],
+                                             float (&rescale)[kRowTiles][2], float scale_log2) {
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float reference = max[m][half] == -infinity() ? 0.0f : max[m][half];
+      shift[m][half] = 0.0f;
+      rescale[m][half] = exp2_approx((rows[m][half].max - reference) * scale_log2);
+#pragma unroll
+      for (int n = 0; n < kKeyTiles; ++n) {
+        scores[m][n][2 * half] -= reference;
+        scores[m][n][2 * half + 1] -= reference;
+      }
+    }
+  }
+}
+
+// Turns scores into weights 2^(scale_log2 * (score - max)) and updates the rows. Returns in
+// `rescale` by what earlier sums and outputs of a row have to be multiplied, as its maximum may
+// have grown. All rows go through each step together: their chains of instructions hide each
+// other's latency.
 __device__ __forceinline__ void online_softmax(float (&scores)[kRowTiles][kKeyTiles][4],
                                                RowState (&rows)[kRowTiles][2],
                                                float (&rescale)[kRowTiles][2], float scale_log2) {
+  float max[kRowTiles][2];
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
-    float shift[2];  // scale_log2 * max of the two rows; 0 while a row has seen no key
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      RowState& row = rows[m][half];
-      float max = row.max;
+      max[m][half] = rows[m][half].max;
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n)
-        max = larger_float(max, larger_float(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
-      max = quad_max(max);
-      shift[half] = max == -infinity() ? 0.0f : max * scale_log2;
-      rescale[m][half] = exp2_approx(fused_multiply_add(row.max, scale_log2, -shift[half]));
-      row.max = max;
+        max[m][half] = larger_float(
+            max[m][half], larger_float(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
     }
-    // One rounding of a large product is a visible factor. Then the maximum is subtracted first, exactly.
-    if (any_lane(larger_float(magnitude(shift[0]), magnitude(shift[1])) > kLargeExponent)) {
+  }
+  // The weights are relative to the rounded product scale_log2 * max, and so is the rescaling: a
+  // maximum that has not grown gives a factor of exactly 1.
+  float shift[kRowTiles][2];  // 0 while a row has seen no key
+  bool large = false;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float max = shift[half] == 0.0f ? 0.0f : rows[m][half].max;
+  for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
-        for (int n = 0; n < kKeyTiles; ++n) {
-          scores[m][n][2 * half] -= max;
-          scores[m][n][2 * half + 1] -= max;
-        }
-        shift[half] = 0.0f;
-      }
+    for (int half = 0; half < 2; ++half) {
+      max[m][half] = quad_max(max[m][half]);
+      shift[m][half] = max[m][half] == -infinity() ? 0.0f : multiply(max[m][half], scale_log2);
+      rescale[m][half] = exp2_approx(multiply(rows[m][half].max, scale_log2) - shift[m][half]);
+      large = large || magnitude(shift[m][half]) > kLargeExponent;
     }
+  }
+  if (any_lane(large)) subtract_max(scores, rows, max, shift, rescale, scale_log2);
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       float sum = 0.0f;
@@ -89,21 +117,29 @@ __device__ __forceinline__ void online_softmax(float (&scores)[kRowTiles][kKeyTi
       for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
         for (int i = 2 * half; i < 2 * half + 2; ++i) {
-          scores[m][n][i] = exp2_approx(fused_multiply_add(scores[m][n][i], scale_log2, -shift[half]));
+          scores[m][n][i] =
+              exp2_approx(fused_multiply_add(scores[m][n][i], scale_log2, -shift[m][half]));
           sum += scores[m][n][i];
         }
       }
+      rows[m][half].max = max[m][half];
       rows[m][half].sum = fused_multiply_add(rows[m][half].sum, rescale[m][half], sum);
     }
   }
 }
 
-// Multiplies the outputs of all rows, unless no maximum has grown.
+// Multiplies the outputs of all rows.
 __device__ __forceinline__ void rescale_output(float (&out)[kRowTiles][kDimTiles][4],
                                                const float (&rescale)[kRowTiles][2]) {
+#if FW_LAZY_RESCALE
+  bool grown = false;
+#pragma unroll
+  for (int m = 0; m < kRowTiles; ++m)
+    grown = grown || rescale[m][0] != 1.0f || rescale[m][1] != 1.0f;
+  if (!any_lane(grown)) return;
+#endif
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
-    if (!any_lane(rescale[m][0] != 1.0f || rescale[m][1] != 1.0f)) continue;
 #pragma unroll
     for (int n = 0; n < kDimTiles; ++n) {
 #pragma unroll

@@ -1,12 +1,12 @@
-//~ Tiles of rows between global and shared memory. A row in shared memory takes an odd number of 16-byte
-//~ chunks, so that the eight rows of a matrix start in different banks.
+//~ Tiles of rows between global and shared memory. A row in shared memory takes an odd number of
+//~ 16-byte chunks, so that the eight rows of a matrix start in different banks.
 
-// Starts the copy of kRows rows of kColumns elements. Rows from `rows` on, and the columns behind the head
-// dim that round it up to whole steps of the tensor core, become zeros. Rows that do not start on 16 bytes
-// are copied element by element and are there at the next barrier.
+// Starts the copy of kRows rows of kColumns elements. Rows from `rows` on, and the columns behind
+// the head dim that round it up to whole steps of the tensor core, become zeros. Rows that do not
+// start on 16 bytes are copied element by element and are there at the next barrier.
 template <int kRows, int kColumns>
-__device__ __forceinline__ void load_tile(u32 shared, const Element* global, i64 row_stride, int rows,
-                                          bool aligned) {
+__device__ __forceinline__ void load_tile(u32 shared, const Element* global, i64 row_stride,
+                                          int rows, bool aligned) {
   constexpr int kChunks = (kColumns + kMmaK - 1) / kMmaK * kMmaK * kElementBytes / 16;
   if (aligned) {
     // A thread keeps to one column of chunks and goes down the rows.
@@ -35,6 +35,28 @@ __device__ __forceinline__ void load_tile(u32 shared, const Element* global, i64
   }
 }
 
+// Starts the copy of a kRows x kColumns part of a matrix whose rows start on 16 bytes. What lies
+// behind `rows` or `columns` becomes zeros.
+template <int kRows, int kColumns>
+__device__ __forceinline__ void load_columns(u32 shared, const Element* global, i64 row_stride,
+                                             int rows, int columns) {
+  constexpr int kElements = 16 / kElementBytes;  // of a chunk
+  constexpr int kChunks = kColumns / kElements;
+  for (int i = thread_index(); i < kRows * kChunks; i += kThreads) {
+    const int row = i / kChunks, column = i % kChunks * kElements;
+    const u32 target = shared + row * row_bytes(kColumns) + column * kElementBytes;
+    if (row < rows && column + kElements <= columns) {
+      copy_async_16(target, global + row * row_stride + column, true);
+      continue;
+    }
+    for (int j = 0; j < kElements; ++j) {
+      const bool valid = row < rows && column + j < columns;
+      store_shared_element(target + j * kElementBytes,
+                           valid ? load_global(global + row * row_stride + column + j) : Element{});
+    }
+  }
+}
+
 // Writes kRows rows of kColumns elements back, those before `rows` only.
 template <int kRows, int kColumns>
 __device__ __forceinline__ void store_tile(Element* global, i64 row_stride, u32 shared, int rows,
@@ -53,8 +75,9 @@ __device__ __forceinline__ void store_tile(Element* global, i64 row_stride, u32 
     for (int i = thread_index(); i < kRows * kColumns; i += kThreads) {
       const int row = i / kColumns, column = i % kColumns;
       if (row >= rows) break;
-      store_global(global + row * row_stride + column,
-                   load_shared_element(shared + row * row_bytes(kColumns) + column * kElementBytes));
+      store_global(
+          global + row * row_stride + column,
+          load_shared_element(shared + row * row_bytes(kColumns) + column * kElementBytes));
     }
   }
 }
