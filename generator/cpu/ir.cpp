@@ -69,15 +69,9 @@ struct Builder::State {
 
 namespace {
 
-llvm::IRBuilder<>& at(V value) {
-  return value.builder->state().at;
-}
-V wrap(V like, llvm::Value* raw) {
-  return {raw, like.builder};
-}
-bool is_float(V value) {
-  return value.raw->getType()->isFPOrFPVectorTy();
-}
+llvm::IRBuilder<>& at(V value) { return value.builder->state().at; }
+V wrap(V like, llvm::Value* raw) { return {raw, like.builder}; }
+bool is_float(V value) { return value.raw->getType()->isFPOrFPVectorTy(); }
 // The low `bits` of a number.
 llvm::APInt fitted(std::int64_t value, unsigned bits) {
   return llvm::APInt(64, static_cast<std::uint64_t>(value), true).sextOrTrunc(bits);
@@ -136,51 +130,25 @@ V operator*(V a, V b) {
   return wrap(a, is_float(a) ? at(a).CreateFMul(a.raw, b.raw, "product")
                              : at(a).CreateMul(a.raw, b.raw, "product"));
 }
-V operator&(V a, V b) {
-  return wrap(a, at(a).CreateAnd(a.raw, b.raw, "both"));
-}
-V operator|(V a, V b) {
-  return wrap(a, at(a).CreateOr(a.raw, b.raw, "either"));
-}
-V operator^(V a, V b) {
-  return wrap(a, at(a).CreateXor(a.raw, b.raw, "xor"));
-}
-V operator+(V a, std::int64_t b) {
-  return a + number_like(a, b);
-}
-V operator-(V a, std::int64_t b) {
-  return a - number_like(a, b);
-}
-V operator*(V a, std::int64_t b) {
-  return a * number_like(a, b);
-}
-V operator&(V a, std::int64_t b) {
-  return a & number_like(a, b);
-}
+V operator&(V a, V b) { return wrap(a, at(a).CreateAnd(a.raw, b.raw, "both")); }
+V operator|(V a, V b) { return wrap(a, at(a).CreateOr(a.raw, b.raw, "either")); }
+V operator^(V a, V b) { return wrap(a, at(a).CreateXor(a.raw, b.raw, "xor")); }
+V operator+(V a, std::int64_t b) { return a + number_like(a, b); }
+V operator-(V a, std::int64_t b) { return a - number_like(a, b); }
+V operator*(V a, std::int64_t b) { return a * number_like(a, b); }
+V operator&(V a, std::int64_t b) { return a & number_like(a, b); }
 V shift_left(V a, int bits) {
   return wrap(a, at(a).CreateShl(a.raw, number_like(a, bits).raw, "shifted"));
 }
-V shift_right(V a, V bits) {
-  return wrap(a, at(a).CreateLShr(a.raw, bits.raw, "shifted"));
-}
-V shift_right(V a, int bits) {
-  return shift_right(a, number_like(a, bits));
-}
+V shift_right(V a, V bits) { return wrap(a, at(a).CreateLShr(a.raw, bits.raw, "shifted")); }
+V shift_right(V a, int bits) { return shift_right(a, number_like(a, bits)); }
 V shift_right_signed(V a, int bits) {
   return wrap(a, at(a).CreateAShr(a.raw, number_like(a, bits).raw, "shifted"));
 }
-V divide(V a, V b) {
-  return wrap(a, at(a).CreateSDiv(a.raw, b.raw, "quotient"));
-}
-V divide_unsigned(V a, V b) {
-  return wrap(a, at(a).CreateUDiv(a.raw, b.raw, "quotient"));
-}
-V remainder_unsigned(V a, V b) {
-  return wrap(a, at(a).CreateURem(a.raw, b.raw, "rest"));
-}
-V divide_float(V a, V b) {
-  return wrap(a, at(a).CreateFDiv(a.raw, b.raw, "ratio"));
-}
+V divide(V a, V b) { return wrap(a, at(a).CreateSDiv(a.raw, b.raw, "quotient")); }
+V divide_unsigned(V a, V b) { return wrap(a, at(a).CreateUDiv(a.raw, b.raw, "quotient")); }
+V remainder_unsigned(V a, V b) { return wrap(a, at(a).CreateURem(a.raw, b.raw, "rest")); }
+V divide_float(V a, V b) { return wrap(a, at(a).CreateFDiv(a.raw, b.raw, "ratio")); }
 V fma(V a, V b, V c) {
   return wrap(a, at(a).CreateIntrinsic(llvm::Intrinsic::fma, {a.raw->getType()},
                                        {a.raw, b.raw, c.raw}, nullptr, "fma"));
@@ -214,30 +182,16 @@ V equal(V a, V b) {
   return wrap(a, is_float(a) ? at(a).CreateFCmpOEQ(a.raw, b.raw, "equal")
                              : at(a).CreateICmpEQ(a.raw, b.raw, "equal"));
 }
-V equal(V a, std::int64_t b) {
-  return equal(a, number_like(a, b));
-}
-V less(V a, std::int64_t b) {
-  return less(a, number_like(a, b));
-}
-V negate_bit(V a) {
-  return wrap(a, at(a).CreateNot(a.raw, "not"));
-}
-V is_nan(V a) {
-  return wrap(a, at(a).CreateFCmpUNO(a.raw, a.raw, "is.nan"));
-}
+V equal(V a, std::int64_t b) { return equal(a, number_like(a, b)); }
+V less(V a, std::int64_t b) { return less(a, number_like(a, b)); }
+V negate_bit(V a) { return wrap(a, at(a).CreateNot(a.raw, "not")); }
+V is_nan(V a) { return wrap(a, at(a).CreateFCmpUNO(a.raw, a.raw, "is.nan")); }
 V select(V condition, V a, V b) {
   return wrap(a, at(a).CreateSelect(condition.raw, a.raw, b.raw, "chosen"));
 }
-V smaller(V a, V b) {
-  return select(less(a, b), a, b).named("smaller");
-}
-V larger(V a, V b) {
-  return select(less(b, a), a, b).named("larger");
-}
-V larger_float(V a, V b) {
-  return select(less(b, a), a, b).named("larger");
-}
+V smaller(V a, V b) { return select(less(a, b), a, b).named("smaller"); }
+V larger(V a, V b) { return select(less(b, a), a, b).named("larger"); }
+V larger_float(V a, V b) { return select(less(b, a), a, b).named("larger"); }
 
 V widen(V a, Kind kind) {
   llvm::Type* const type = retyped(a, kind);
@@ -252,12 +206,8 @@ V narrow(V a, Kind kind) {
   return wrap(a, is_float(a) ? at(a).CreateFPTrunc(a.raw, type, "narrow")
                              : at(a).CreateTrunc(a.raw, type, "narrow"));
 }
-V bits_as(V a, Kind kind) {
-  return wrap(a, at(a).CreateBitCast(a.raw, retyped(a, kind), "bits"));
-}
-V to_float(V a) {
-  return wrap(a, at(a).CreateSIToFP(a.raw, retyped(a, Kind::f32), "float"));
-}
+V bits_as(V a, Kind kind) { return wrap(a, at(a).CreateBitCast(a.raw, retyped(a, kind), "bits")); }
+V to_float(V a) { return wrap(a, at(a).CreateSIToFP(a.raw, retyped(a, Kind::f32), "float")); }
 int lanes_of(V a) {
   const auto* vector = llvm::dyn_cast<llvm::FixedVectorType>(a.raw->getType());
   return vector == nullptr ? 1 : static_cast<int>(vector->getNumElements());
@@ -297,18 +247,10 @@ void Builder::begin_function(const std::string& name) {
   s.enter(s.detached("entry"));
 }
 
-void Builder::end_function() {
-  state_->at.CreateRetVoid();
-}
-V Builder::params() {
-  return {state_->function->getArg(0), this};
-}
-V Builder::task() {
-  return {state_->function->getArg(1), this};
-}
-V Builder::scratch() {
-  return {state_->function->getArg(2), this};
-}
+void Builder::end_function() { state_->at.CreateRetVoid(); }
+V Builder::params() { return {state_->function->getArg(0), this}; }
+V Builder::task() { return {state_->function->getArg(1), this}; }
+V Builder::scratch() { return {state_->function->getArg(2), this}; }
 
 V Builder::number(Type type, std::int64_t value) {
   llvm::Type* const to = state_->type(type);
@@ -324,9 +266,7 @@ V Builder::lane_numbers(Type type) {
         llvm::ConstantInt::get(state_->type({type.kind}), static_cast<std::uint64_t>(i)));
   return {llvm::ConstantVector::get(lanes), this};
 }
-V Builder::undefined(Type type) {
-  return {llvm::PoisonValue::get(state_->type(type)), this};
-}
+V Builder::undefined(Type type) { return {llvm::PoisonValue::get(state_->type(type)), this}; }
 V Builder::null() {
   return {llvm::ConstantPointerNull::get(llvm::PointerType::get(state_->context, 0)), this};
 }

@@ -7,9 +7,7 @@
 namespace flashwright::ir {
 namespace {
 
-int lanes_of_rows(const Values& rows) {
-  return static_cast<int>(rows.size());
-}
+int lanes_of_rows(const Values& rows) { return static_cast<int>(rows.size()); }
 
 // Shuffle mask of two vectors: in each group of four lanes, `quad` picks 0..3 from the first vector and
 // 4..7 from the second.
@@ -35,12 +33,13 @@ std::vector<int> in_blocks(int lanes, int size, bool high) {
 
 V exp2_negative(V x, int degree) {
   Builder& ir = *x.builder;
-  // Relative minimax polynomials of 2^f on [0, 1] with value 1 at 0, highest power first.
+  // Minimax polynomials of 2^f on [0, 1) with value 1 at 0, highest power first; the longer one takes the
+  // rounding of its coefficients, of f and of the evaluation into account.
   static const std::vector<double> kDegree4 = {0.01342668425064992, 0.05224247426912157,
                                                0.24128020472272363, 0.6930448449081497};
-  static const std::vector<double> kDegree5 = {0.0018671300819070081, 0.009017030284436749,
-                                               0.055799913145968064, 0.24016445013606755,
-                                               0.693151311807523};
+  static const std::vector<double> kDegree5 = {0.0019030399853363633, 0.008928433991968632,
+                                               0.05587580427527428, 0.24013856053352356,
+                                               0.6931540966033936};
   const std::vector<double>& terms = degree == 4 ? kDegree4 : kDegree5;
   const int lanes = lanes_of(x);
   const auto all = [&](double value) { return ir.number(Type{Kind::f32, lanes}, value); };

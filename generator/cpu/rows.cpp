@@ -8,9 +8,7 @@ using namespace ir;
 
 namespace {
 
-V ceil_divide(V a, V b) {
-  return divide_unsigned(a + (b - 1), b);
-}
+V ceil_divide(V a, V b) { return divide_unsigned(a + (b - 1), b); }
 
 // The transposed tile of W rows by `dims` columns, dims being W or, at the end of a row, half of it.
 Values load_transposed(Kernel& k, V row_table, V first_row, V column, int dims) {

@@ -29,13 +29,13 @@ std::vector<Carried> accumulators(const Values& starts) {
   return carried;
 }
 
-int degree(const Kernel& k) {
-  return k.problem.dtype == DType::fp32 ? 5 : 4;
-}
+int degree(const Kernel& k) { return k.problem.dtype == DType::fp32 ? 5 : 4; }
 
-// Keys that the softmax loop takes at once: enough to overlap the latency of the series.
+// Keys that the softmax loop takes at once: enough to overlap the latency of the series, as far as there
+// are registers.
 int softmax_unroll(const Kernel& k) {
-  for (const int keys : {4, 3, 2})
+  const int most = k.tiling.registers >= 32 ? 4 : 2;
+  for (int keys = most; keys > 1; --keys)
     if (k.tiling.key_step() % keys == 0) return keys;
   return 1;
 }

@@ -118,9 +118,7 @@ std::int64_t cache_by_cpuid(unsigned wanted_level) {
   return 0;
 }
 #else
-std::int64_t cache_by_cpuid(unsigned) {
-  return 0;
-}
+std::int64_t cache_by_cpuid(unsigned) { return 0; }
 #endif
 
 std::int64_t cache_by_sysfs(int wanted_level) {

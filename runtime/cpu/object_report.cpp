@@ -54,12 +54,13 @@ int vector_bytes(llvm::StringRef name) {
 struct Loop {
   std::uint64_t begin, end;  // addresses of the first and the last instruction
 };
-struct Access {
+struct Store {
   std::uint64_t address;
   int bytes;
 };
 
-// Walks over the machine code and notes loops and vector accesses to the stack.
+// Walks over the machine code and notes loops and vector registers stored to the stack. Reloads alone are
+// no spills: constants that found no register are as near on the stack as anywhere.
 class Walk {
  public:
   explicit Walk(const llvm::TargetMachine& machine)
@@ -84,7 +85,7 @@ class Walk {
     }
   }
 
-  // Bytes moved between vector registers and the stack in one turn of every innermost loop.
+  // Bytes of vector registers stored to the stack in one turn of every innermost loop.
   int spilled_in_loops() const {
     int total = 0;
     for (const Loop& loop : loops_) {
@@ -93,8 +94,8 @@ class Walk {
                (other.begin >= loop.begin && other.end < loop.end);
       });
       if (!innermost) continue;
-      for (const Access& access : accesses_)
-        if (access.address >= loop.begin && access.address <= loop.end) total += access.bytes;
+      for (const Store& store : stores_)
+        if (store.address >= loop.begin && store.address <= loop.end) total += store.bytes;
     }
     return total;
   }
@@ -106,7 +107,7 @@ class Walk {
     if (kind.isBranch() && analysis_->evaluateBranch(instruction, address, size, target) &&
         target <= address)
       loops_.push_back({target, address});
-    if (!kind.mayLoad() && !kind.mayStore()) return;
+    if (!kind.mayStore()) return;
     bool stack = false;
     int bytes = 0;
     for (unsigned i = 0; i < instruction.getNumOperands(); ++i) {
@@ -115,7 +116,7 @@ class Walk {
       stack = stack || name == "RSP" || name == "SP";
       bytes = std::max(bytes, vector_bytes(name));
     }
-    if (stack && bytes > 0) accesses_.push_back({address, bytes});
+    if (stack && bytes > 0) stores_.push_back({address, bytes});
   }
 
   const llvm::MCRegisterInfo& registers_;
@@ -124,7 +125,7 @@ class Walk {
   std::unique_ptr<llvm::MCDisassembler> decoder_;
   std::unique_ptr<llvm::MCInstrAnalysis> analysis_;
   std::vector<Loop> loops_;
-  std::vector<Access> accesses_;
+  std::vector<Store> stores_;
 };
 
 // The section holds an address and an ULEB128 size for each function.

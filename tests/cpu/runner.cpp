@@ -16,9 +16,7 @@ Problem problem_for(const Config& config, const How& how) {
   return problem;
 }
 
-DeviceInfo device_here() {
-  return cpu::cpu_backend().describe().at(0);
-}
+DeviceInfo device_here() { return cpu::cpu_backend().describe().at(0); }
 
 std::shared_ptr<const LoadedKernel> kernel_for(const Config& config, const Shape& shape,
                                                const How& how) {

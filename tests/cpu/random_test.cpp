@@ -1,0 +1,105 @@
+// Random problems over the whole scope against the double-precision reference.
+#include <doctest/doctest.h>
+#include <rapidcheck.h>
+
+#include "generator/cpu/family_cpu.hpp"
+#include "tests/cpu/runner.hpp"
+
+using namespace flashwright;
+using namespace flashwright::testing;
+
+namespace {
+
+rc::Gen<int> head_dims() {
+  return rc::gen::map(rc::gen::inRange(1, 33), [](int eighths) { return 8 * eighths; });
+}
+
+Mask any_mask() {
+  switch (*rc::gen::inRange(0, 4)) {
+    case 0:
+      return Mask::none();
+    case 1:
+      return Mask::causal();
+    case 2:
+      return Mask::window(*rc::gen::inRange(-1, 90), *rc::gen::inRange(-1, 90));
+    default:
+      return Mask::blocks();
+  }
+}
+
+Config any_config() {
+  Config config;
+  config.dtype = *rc::gen::element(DType::fp16, DType::bf16, DType::fp32);
+  config.head_dim = *head_dims();
+  config.head_dim_v = *rc::gen::oneOf(rc::gen::just(0), head_dims());
+  config.mask = any_mask();
+  config.dropout = *rc::gen::element(0.0, 0.0, 0.0, 0.1, 0.5, 0.9);
+  return config;
+}
+
+Shape any_shape() {
+  Shape shape;
+  shape.batch = *rc::gen::inRange(1, 3);
+  shape.heads_kv = *rc::gen::inRange(1, 4);
+  shape.heads_q = shape.heads_kv * *rc::gen::inRange(1, 4);
+  shape.seq_q = *rc::gen::element(1, 2, 15, 16, 17, 63, 64, 65, 100, 130);
+  shape.seq_kv = *rc::gen::element(0, 1, 2, 31, 32, 33, 64, 100, 127, 129, 257);
+  return shape;
+}
+
+Layout any_layout() { return static_cast<Layout>(*rc::gen::inRange(0, kLayoutCount)); }
+
+void check(const Config& config, const Shape& shape, const How& how) {
+  HostProblem host(config, shape, any_layout(), *rc::gen::inRange<std::uint64_t>(0, 1000),
+                   *rc::gen::element(0.2, 1.0, 4.0));
+  if (config.mask.kind == Mask::Kind::blocks) {
+    const int block_q = *rc::gen::element(1, 4, 16, 20, 64, 128);
+    const int block_kv = *rc::gen::element(1, 5, 16, 32, 48, 128);
+    host.use_random_blocks(block_q, block_kv, *rc::gen::arbitrary<bool>(), 7);
+  } else if (config.mask.kind != Mask::Kind::none && *rc::gen::arbitrary<bool>()) {
+    host.arguments.q_position = *rc::gen::inRange(-70, 200);
+  }
+  const std::string fault = run_and_judge(host, how, 24);
+  if (!fault.empty()) RC_FAIL(fault);
+}
+
+}  // namespace
+
+TEST_CASE("random problems with the default schedule") {
+  CHECK(rc::check([] { check(any_config(), any_shape(), {}); }));
+}
+
+TEST_CASE("random problems with any legal schedule") {
+  CHECK(rc::check([] {
+    const Config config = any_config();
+    const Shape shape = any_shape();
+    How how;
+    how.schedule =
+        any_schedule(problem_for(config), shape, *rc::gen::inRange<std::uint64_t>(0, 100000));
+    check(config, shape, how);
+  }));
+}
+
+TEST_CASE("random problems on a narrower instruction set") {
+  if (!can_run("avx2")) return;
+  CHECK(rc::check([] {
+    const Config config = any_config();
+    const Shape shape = any_shape();
+    How how;
+    how.rung = "avx2";
+    how.schedule =
+        any_schedule(problem_for(config, how), shape, *rc::gen::inRange<std::uint64_t>(0, 100000));
+    check(config, shape, how);
+  }));
+}
+
+TEST_CASE("random problems in three passes") {
+  CHECK(rc::check([] {
+    Config config = any_config();
+    config.dropout = 0;
+    if (config.mask.kind == Mask::Kind::blocks) config.mask = Mask::window(5, 40);
+    How how;
+    how.algorithm = Algorithm::unfused;
+    check(config, any_shape(), how);
+  }));
+}
