@@ -120,39 +120,45 @@ Candidate examine(const Problem& problem, const DeviceInfo& device, const Shape&
   return out;
 }
 
-// Good schedules found by measurement (docs/performance.md), tried in order until one is legal. The
-// first column is the largest head dim, of keys or values, that a row is meant for.
+// Good schedules found by measurement (docs/performance.md), tried in order until one is legal. None of
+// them spills on any known architecture: a test compiles them all.
+enum class Use { plain, any, single };  // 16 bits without dropout or block lists; 16 bits; fp32
 struct Seed {
-  int max_head_dim;
+  int max_head_dim;  // of keys or values
+  Use use;
   const char* schedule;
 };
-constexpr std::array<Seed, 14> kSeeds = {{
-    {64, "q128.kv64.w4.st2.b2"},
-    {64, "q64.kv64.w4.st2.b2"},
-    {96, "q128.kv32.w4.st2.b2"},
-    {128, "q128.kv32.w4.st2.b2"},
-    {128, "q64.kv64.w4.st2.b2"},
-    {128, "q64.kv64.w4.st1.b2"},
-    {128, "q64.kv32.w4.st1.b2"},
-    {192, "q64.kv64.w4.st1.b2"},
-    {192, "q128.kv64.w8.st1.b1"},
-    {192, "q64.kv32.w4.st1.b2"},
-    {256, "q64.kv64.w4.st1.b1"},
-    {256, "q64.kv32.w4.st1.b1"},
-    {256, "q64.kv32.w4.st1.qr1.b1"},
-    {256, "q32.kv32.w2.st1.b1"},
+constexpr std::array<Seed, 20> kSeeds = {{
+    {64, Use::plain, "q128.kv96.w4.st2.b2"},   {64, Use::any, "q128.kv64.w4.st2.b2"},
+    {64, Use::any, "q128.kv64.w4.st1.b2"},     {96, Use::plain, "q128.kv48.w4.st2.b2"},
+    {96, Use::any, "q128.kv32.w4.st2.b2"},     {128, Use::plain, "q128.kv32.w4.st2.b2.lz1"},
+    {128, Use::any, "q64.kv128.w4.st1.b2"},    {128, Use::any, "q64.kv64.w4.st1.b2"},
+    {128, Use::any, "q64.kv64.w4.st1.qr1.b2"}, {192, Use::any, "q64.kv96.w4.st1.b2"},
+    {192, Use::any, "q64.kv64.w4.st1.b2"},     {192, Use::any, "q64.kv32.w4.st1.b1"},
+    {256, Use::plain, "q64.kv64.w4.st1.b2"},   {256, Use::plain, "q64.kv64.w4.st1.b1"},
+    {256, Use::any, "q64.kv32.w4.st1.b2"},     {256, Use::any, "q64.kv32.w4.st1.b1"},
+    {64, Use::single, "q64.kv64.w4.st1.b2"},   {64, Use::single, "q64.kv32.w4.st1.b2"},
+    {128, Use::single, "q64.kv32.w4.st1.b1"},  {256, Use::single, "q32.kv32.w2.st1.b1"},
 }};
-constexpr std::array<Seed, 3> kShortSeeds = {{
+constexpr std::array<Seed, 4> kShortSeeds = {{
     // for a few query rows
-    {128, "q16.kv64.w1.st2.b4"},
-    {256, "q16.kv32.w1.st2.b2"},
-    {256, "q32.kv32.w2.st1.b1"},
+    {128, Use::any, "q16.kv64.w1.st2.b4"},
+    {256, Use::any, "q16.kv32.w1.st2.b2"},
+    {128, Use::single, "q16.kv32.w1.st1.b4"},
+    {256, Use::single, "q32.kv32.w2.st1.b1"},
 }};
 constexpr std::array<Seed, 3> kUnfusedSeeds = {{
-    {128, "q128.kv64.w4.st1.b1"},
-    {256, "q64.kv64.w4.st1.b1"},
-    {256, "q32.kv32.w2.st1.b1"},
+    {64, Use::any, "q128.kv64.w4.st1.b1"},
+    {256, Use::any, "q64.kv64.w4.st1.b1"},
+    {256, Use::single, "q32.kv32.w2.st1.b1"},
 }};
+
+bool meant_for(const Seed& seed, const Problem& problem) {
+  const bool single = problem.dtype == DType::fp32;
+  const bool plain = !problem.dropout && problem.mask != Mask::Kind::blocks;
+  return std::max(problem.head_dim, problem.head_dim_v) <= seed.max_head_dim &&
+         (seed.use == Use::single) == single && (seed.use != Use::plain || plain);
+}
 constexpr std::int64_t kFewRows = 16;
 
 }  // namespace
@@ -202,10 +208,9 @@ Candidate FamilySm80::consider(const Problem& problem, const DeviceInfo& device,
 
 Schedule FamilySm80::default_schedule(const Problem& problem, const DeviceInfo& device,
                                       const Shape& shape) const {
-  const int head_dim = std::max(problem.head_dim, problem.head_dim_v);
   const auto first_legal = [&](const auto& seeds, Schedule& found) {
     for (const Seed& seed : seeds) {
-      if (head_dim > seed.max_head_dim) continue;
+      if (!meant_for(seed, problem)) continue;
       found = parse_schedule(seed.schedule);
       if (examine(problem, device, shape, found, false).rejected.empty()) return true;
     }

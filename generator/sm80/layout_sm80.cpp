@@ -41,7 +41,7 @@ int estimate_registers(const Problem& problem, const Schedule& schedule) {
   const int row_tiles = layout(problem, schedule).row_tiles;
   const int scores = schedule.tile_kv / 2, output = problem.head_dim_v / 2;
   const int queries = schedule.q_in_registers != 0 ? problem.head_dim / 4 : 0;
-  const int fixed = 60 + (problem.dropout ? 24 : 0) + (problem.mask == Mask::Kind::blocks ? 16 : 0);
+  const int fixed = 60 + (problem.dropout ? 18 : 0) + (problem.mask == Mask::Kind::blocks ? 12 : 0);
   return row_tiles * (scores + output + queries) + fixed;
 }
 

@@ -35,8 +35,9 @@ struct UnfusedLayout {
 };
 UnfusedLayout unfused_layout(const Problem& problem, const Schedule& schedule);
 
-// Registers per thread by the family's law, fitted to the compiler's reports: see
-// docs/performance.md.
+// Registers per thread that the compiler needs at least, by the family's law: a schedule that asks for
+// more than there are spills. Where there are more, the compiler takes up to 40 others. Fitted to its
+// reports: docs/performance.md.
 int estimate_registers(const Problem& problem, const Schedule& schedule);
 
 }  // namespace flashwright::sm80
