@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "core/dtype.hpp"
@@ -153,16 +155,24 @@ DeviceInfo device_from_json(std::string_view text) {
               fmt::format("device profile: {} is {}; allowed: above 0", name, value.dump()));
         return number;
       };
+      const auto whole = [&name = name, &value = value] {
+        const double number = value.get<double>();
+        if (!(number >= 1) || number > std::numeric_limits<int>::max() || number != std::floor(number))
+          throw Error(Status::bad_argument,
+                      fmt::format("device profile: {} is {}; allowed: a whole number from 1 to {}", name,
+                                  value.dump(), std::numeric_limits<int>::max()));
+        return static_cast<int>(number);
+      };
       if (name == "name")
         device.name = value.get<std::string>();
       else if (name == "target")
         continue;
       else if (name == "sm_count")
-        device.sm_count = static_cast<int>(positive());
+        device.sm_count = whole();
       else if (name == "smem_per_block_bytes")
-        device.smem_per_block = static_cast<int>(positive());
+        device.smem_per_block = whole();
       else if (name == "smem_per_sm_bytes")
-        device.smem_per_sm = static_cast<int>(positive());
+        device.smem_per_sm = whole();
       else if (name == "l1_bytes")
         device.l1_bytes = static_cast<std::int64_t>(positive());
       else if (name == "l2_bytes")

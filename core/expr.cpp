@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
-#include <cstdio>
 
 #include "core/error.hpp"
 
@@ -93,14 +93,23 @@ double apply(Op op, double a, double b, double c) {
   throw Error(Status::internal, "expression: a leaf was applied");
 }
 
+// Fifteen digits where they tell the number, seventeen otherwise; the same under every locale.
+std::string print_number(double value) {
+  std::array<char, 32> text;
+  char* end = text.data();
+  for (const int digits : {15, 17}) {
+    end = std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::general, digits).ptr;
+    double back = 0;
+    std::from_chars(text.data(), end, back);
+    if (back == value) break;
+  }
+  return {text.data(), end};
+}
+
 std::string print(const Expr& expr, int outer) {
   const OpInfo& op = op_info(expr.op);
   if (expr.op == Op::variable) return expr.name;
-  if (expr.op == Op::number) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.15g", expr.value);
-    return text;
-  }
+  if (expr.op == Op::number) return print_number(expr.value);
   std::string out;
   if (op.precedence == 0) {
     for (const ExprPtr& arg : expr.args) out += (out.empty() ? "" : ", ") + print(*arg, 0);

@@ -3,9 +3,9 @@
 // only.
 #pragma once
 
+#include <charconv>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <optional>
 #include <string>
 
@@ -82,8 +82,8 @@ inline std::string to_json(const Config& config) {
     return out + "\"";
   };
   const auto number = [](double value) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.17g", value);
+    char text[32];  // printf would follow the locale of the host program
+    *std::to_chars(text, text + sizeof text - 1, value).ptr = '\0';
     // JSON has no NaN or infinity: as text they reach the library, which refuses them by name.
     return std::isfinite(value) ? std::string(text) : '"' + std::string(text) + '"';
   };
