@@ -64,9 +64,7 @@ ArtifactRow make_row(const Digest& key, const Digest& base, const Binary& binary
   return row;
 }
 
-bool intact(const ArtifactRow& row) {
-  return row.digest == digest_of(row);
-}
+bool intact(const ArtifactRow& row) { return row.digest == digest_of(row); }
 
 std::optional<ArtifactInfo> info_of(const Digest& key, const std::string& about) {
   const std::optional<json> text = parse_json(about);

@@ -44,9 +44,7 @@ std::int64_t now_seconds() {
       .count();
 }
 
-std::int64_t today() {
-  return now_seconds() / 86400;
-}
+std::int64_t today() { return now_seconds() / 86400; }
 
 // Reads the columns key, base, digest, used_day, about, bytes.
 std::optional<ArtifactRow> read_row(const Query& query) {
@@ -271,9 +269,7 @@ std::vector<ArtifactInfo> ArtifactStore::find(std::string_view hex_prefix) {
   return all;
 }
 
-std::vector<ArtifactInfo> ArtifactStore::list() {
-  return find("");
-}
+std::vector<ArtifactInfo> ArtifactStore::list() { return find(""); }
 
 std::vector<Digest> ArtifactStore::keys() {
   std::vector<Digest> all;
@@ -334,13 +330,9 @@ std::int64_t ArtifactStore::compiles() {
   return total;
 }
 
-ArtifactCounters ArtifactStore::counters() const {
-  return {hits_, misses_, puts_, bad_, evicted_};
-}
+ArtifactCounters ArtifactStore::counters() const { return {hits_, misses_, puts_, bad_, evicted_}; }
 
-StoreStatus ArtifactStore::status() {
-  return database_->status();
-}
+StoreStatus ArtifactStore::status() { return database_->status(); }
 
 std::int64_t ArtifactStore::export_lines(std::ostream& out) {
   std::int64_t count = 0;

@@ -138,9 +138,7 @@ Database::Database(StoreKind kind, const Schema& schema, std::string directory, 
   ForkGate::instance().add(this);
 }
 
-Database::~Database() {
-  ForkGate::instance().remove(this);
-}
+Database::~Database() { ForkGate::instance().remove(this); }
 
 bool Database::read(const Body& body) {
   const Session session(*this);

@@ -77,13 +77,9 @@ bool FolderLock::take(int how) {
   return false;
 }
 
-void FolderLock::share() {
-  take(LOCK_SH);
-}
+void FolderLock::share() { take(LOCK_SH); }
 
-bool FolderLock::exclude() {
-  return take(LOCK_EX);
-}
+bool FolderLock::exclude() { return take(LOCK_EX); }
 
 void FolderLock::release() {
   if (descriptor_ >= 0) flock(descriptor_, LOCK_UN);

@@ -166,9 +166,7 @@ void TuningStore::pin(const Slot& slot, const std::string& schedule, const std::
 
 // A pin of nothing, not a deletion: the older pin may come back with an import, or lie in a file that
 // cannot be written.
-void TuningStore::unpin(const Slot& slot) {
-  pin(slot, "", "");
-}
+void TuningStore::unpin(const Slot& slot) { pin(slot, "", ""); }
 
 std::vector<Slot> TuningStore::slots() {
   std::set<Slot> all;
@@ -194,9 +192,7 @@ void TuningStore::forget(const Slot& slot) {
   });
 }
 
-StoreStatus TuningStore::status() {
-  return database_->status();
-}
+StoreStatus TuningStore::status() { return database_->status(); }
 
 std::int64_t TuningStore::export_lines(std::ostream& out) {
   std::int64_t count = 0;

@@ -70,9 +70,7 @@ const Schema& tuning_schema() {
   return instance;
 }
 
-const char* to_string(RecordKind kind) {
-  return info(kind).name;
-}
+const char* to_string(RecordKind kind) { return info(kind).name; }
 
 std::int64_t collect(Connection& connection, RecordKind kind, const Slot& slot, Texts& out) {
   const std::int64_t id = find_slot(connection, slot);

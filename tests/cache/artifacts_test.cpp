@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "cache/database.hpp"
-#include "support.hpp"
+#include "tests/cache/support.hpp"
 
 using namespace flashwright;
 using namespace flashwright::test;

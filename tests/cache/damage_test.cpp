@@ -10,7 +10,7 @@
 #include <SQLiteCpp/SQLiteCpp.h>
 
 #include "cache/artifacts.hpp"
-#include "support.hpp"
+#include "tests/cache/support.hpp"
 
 using namespace flashwright;
 using namespace flashwright::test;

@@ -12,8 +12,9 @@
 
 #include "cache/artifacts.hpp"
 #include "cache/trials.hpp"
-#include "faulty_vfs.hpp"
-#include "support.hpp"
+#include "tests/cache/faulty_vfs.hpp"
+#include "tests/cache/support.hpp"
+#include "tests/support/testing.hpp"
 
 using namespace flashwright;
 using namespace flashwright::test;
@@ -118,7 +119,8 @@ TEST_CASE("a fault at any write of the tuning store loses no trial of the proces
 TEST_CASE("a full disk turns the store into one in memory") {
   const Folder folder;
   if (mount("tmpfs", folder.path().c_str(), "tmpfs", 0, "size=64k,mode=700") != 0) {
-    MESSAGE("skipped: no file system may be mounted here");
+    testing::skip("a full disk turns the store into one in memory",
+                  "no file system may be mounted here");
     return;
   }
   CHECK(count_warnings_and_numbers(in_folder(folder), "No space left on device") == 0);
@@ -137,7 +139,8 @@ TEST_CASE("a full disk turns the store into one in memory") {
 TEST_CASE("a disk that fills up in the middle keeps what was there") {
   const Folder folder;
   if (mount("tmpfs", folder.path().c_str(), "tmpfs", 0, "size=400k,mode=700") != 0) {
-    MESSAGE("skipped: no file system may be mounted here");
+    testing::skip("a disk that fills up in the middle keeps what was there",
+                  "no file system may be mounted here");
     return;
   }
   {
@@ -195,7 +198,8 @@ TEST_CASE("a read-only store serves what it has and keeps the rest in memory") {
   if (status)
     CHECK(*status == 0);
   else
-    MESSAGE("skipped: this process cannot become another user");
+    testing::skip("a read-only store serves what it has and keeps the rest in memory",
+                  "this process cannot become another user");
   CHECK(read_file(database_file(folder)) == before);
 }
 
@@ -203,7 +207,9 @@ TEST_CASE("a store on a read-only file system is served, also when it has a writ
   for (const char* journal : {"delete", "wal"}) {
     const Folder folder;
     if (mount("tmpfs", folder.path().c_str(), "tmpfs", 0, "size=1m,mode=700") != 0) {
-      MESSAGE("skipped: no file system may be mounted here");
+      testing::skip(
+          "a store on a read-only file system is served, also when it has a write-ahead log",
+          "no file system may be mounted here");
       return;
     }
     StoreOptions options = in_folder(folder);

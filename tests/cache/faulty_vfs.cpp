@@ -1,4 +1,4 @@
-#include "faulty_vfs.hpp"
+#include "tests/cache/faulty_vfs.hpp"
 
 #include <sqlite3.h>
 
@@ -31,9 +31,7 @@ struct File {
   sqlite3_file base;
   sqlite3_file* inner() { return reinterpret_cast<sqlite3_file*>(this + 1); }
 };
-sqlite3_file* inner(sqlite3_file* file) {
-  return reinterpret_cast<File*>(file)->inner();
-}
+sqlite3_file* inner(sqlite3_file* file) { return reinterpret_cast<File*>(file)->inner(); }
 
 const sqlite3_io_methods kMethods = {
     2,
@@ -115,17 +113,11 @@ FaultyVfs::~FaultyVfs() {
   sqlite3_vfs_register(real, 1);
 }
 
-void FaultyVfs::fail(int n, int code, bool lasting) {
-  plan = {n, code, lasting, false, {}};
-}
+void FaultyVfs::fail(int n, int code, bool lasting) { plan = {n, code, lasting, false, {}}; }
 void FaultyVfs::before(int n, std::function<void()> hook) {
   plan = {n, SQLITE_OK, false, false, std::move(hook)};
 }
-void FaultyVfs::relent() {
-  plan = {};
-}
-bool FaultyVfs::fired() const {
-  return plan.fired;
-}
+void FaultyVfs::relent() { plan = {}; }
+bool FaultyVfs::fired() const { return plan.fired; }
 
 }  // namespace flashwright::test

@@ -9,7 +9,7 @@
 #include <csignal>
 #include <thread>
 
-#include "support.hpp"
+#include "tests/cache/support.hpp"
 
 using namespace flashwright;
 using namespace flashwright::test;
@@ -37,9 +37,7 @@ bool get_or_compile(const Folder& folder, int number, std::chrono::milliseconds 
   return has_number(store, number);
 }
 
-std::int64_t compiles(const Folder& folder) {
-  return ArtifactStore(in_folder(folder)).compiles();
-}
+std::int64_t compiles(const Folder& folder) { return ArtifactStore(in_folder(folder)).compiles(); }
 
 // Starts a process that takes the turn for a kernel and keeps it until it is killed; returns when it
 // has it.

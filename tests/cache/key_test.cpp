@@ -5,7 +5,7 @@
 #include <set>
 
 #include "cache/lines.hpp"
-#include "support.hpp"
+#include "tests/cache/support.hpp"
 
 using namespace flashwright;
 

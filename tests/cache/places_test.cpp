@@ -8,7 +8,8 @@
 #include <filesystem>
 
 #include "cache/trials.hpp"
-#include "support.hpp"
+#include "tests/cache/support.hpp"
+#include "tests/support/testing.hpp"
 
 using namespace flashwright;
 using namespace flashwright::test;
@@ -26,12 +27,8 @@ Variables only(Variables set) {
   return set;
 }
 
-std::string artifacts_place() {
-  return find_place(StoreKind::artifacts, "").path;
-}
-std::string tuning_place() {
-  return find_place(StoreKind::tuning, "").path;
-}
+std::string artifacts_place() { return find_place(StoreKind::artifacts, "").path; }
+std::string tuning_place() { return find_place(StoreKind::tuning, "").path; }
 
 mode_t mode_of(const std::string& path) {
   struct stat about {};
@@ -91,7 +88,8 @@ TEST_CASE("without HOME the password database is asked") {
   if (status)
     CHECK(*status == 0);
   else
-    MESSAGE("skipped: this process cannot become another user");
+    testing::skip("without HOME the password database is asked",
+                  "this process cannot become another user");
 }
 
 TEST_CASE("memory is used without complaint when it is asked for") {
@@ -164,7 +162,8 @@ TEST_CASE("a place of another user is refused, and one that cannot be written is
   const std::optional<int> root_owned =
       run({{"FLASHWRIGHT_CACHE_DIR", root / "theirs"}}, root / "theirs", "belongs to root");
   if (!root_owned) {
-    MESSAGE("skipped: this process cannot become another user");
+    testing::skip("a place of another user is refused, and one that cannot be written is told",
+                  "this process cannot become another user");
     return;
   }
   CHECK(*root_owned == 0);

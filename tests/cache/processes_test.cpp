@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "cache/trials.hpp"
-#include "faulty_vfs.hpp"
-#include "support.hpp"
+#include "tests/cache/faulty_vfs.hpp"
+#include "tests/cache/support.hpp"
 
 using namespace flashwright;
 using namespace flashwright::test;

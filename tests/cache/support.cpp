@@ -1,4 +1,4 @@
-#include "support.hpp"
+#include "tests/cache/support.hpp"
 
 #include <SQLiteCpp/SQLiteCpp.h>
 #include <fmt/format.h>
@@ -61,9 +61,7 @@ Log::Log() {
   });
 }
 
-Log::~Log() {
-  set_log_sink({});
-}
+Log::~Log() { set_log_sink({}); }
 
 std::vector<std::string> Log::warnings() const {
   const std::scoped_lock lock(mutex_);
@@ -159,9 +157,7 @@ void write_file(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
 }
 
-std::string database_file(const Folder& folder) {
-  return folder / "artifacts-1.db";
-}
+std::string database_file(const Folder& folder) { return folder / "artifacts-1.db"; }
 
 std::vector<std::string> files_in(const Folder& folder) {
   std::vector<std::string> names;

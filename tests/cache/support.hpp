@@ -63,9 +63,7 @@ class Log {
 // Runs `body` in a forked process that ends with what it returns.
 pid_t start(const std::function<int()>& body);
 int wait_for(pid_t child);  // exit status; 1000 + signal when it was killed
-inline int in_child(const std::function<int()>& body) {
-  return wait_for(start(body));
-}
+inline int in_child(const std::function<int()>& body) { return wait_for(start(body)); }
 
 // The same under another user, or nothing when this process may not change its user.
 std::optional<int> as_nobody(const std::function<int()>& body);

@@ -10,7 +10,8 @@
 #include <random>
 #include <sstream>
 
-#include "support.hpp"
+#include "tests/cache/support.hpp"
+#include "tests/support/testing.hpp"
 
 using namespace flashwright;
 using namespace flashwright::test;
@@ -57,9 +58,7 @@ ImportReport import_text(TuningStore& store, const std::string& text) {
   return store.import_lines(in);
 }
 
-std::string file_of(const Folder& folder) {
-  return folder / "tuning-1.db";
-}
+std::string file_of(const Folder& folder) { return folder / "tuning-1.db"; }
 
 }  // namespace
 
@@ -331,5 +330,6 @@ TEST_CASE("a tuning store that cannot write its file adds to it in memory") {
   if (status)
     CHECK(*status == 0);
   else
-    MESSAGE("skipped: this process cannot become another user");
+    testing::skip("a tuning store that cannot write its file adds to it in memory",
+                  "this process cannot become another user");
 }
