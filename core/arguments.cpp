@@ -239,8 +239,13 @@ ResolvedArguments resolve(const Config& config, const Problem& problem, const Ar
   values.set_int(Param::group, shape.heads_kv == 0 ? 1 : shape.heads_q / shape.heads_kv);
   values.set_int(Param::seq_q, shape.seq_q);
   values.set_int(Param::seq_kv, shape.seq_kv);
-  values.set_float(Param::softmax_scale, static_cast<float>(softmax_scale(config)));
-  values.set_float(Param::scale_log2, static_cast<float>(softmax_scale(config) * kLog2E));
+  // A factor of 0 would turn the -infinity of hidden scores into NaN: the smallest factor stands for it.
+  const auto factor = [](double value) {
+    const auto single = static_cast<float>(value);
+    return single == 0 ? std::numeric_limits<float>::min() : single;
+  };
+  values.set_float(Param::softmax_scale, factor(softmax_scale(config)));
+  values.set_float(Param::scale_log2, factor(softmax_scale(config) * kLog2E));
   values.set_int(Param::q_position, q_position);
   const auto side = [](std::int64_t keys) { return keys < 0 ? kUnboundedWindow : keys; };
   values.set_int(Param::window_left, side(config.mask.left));

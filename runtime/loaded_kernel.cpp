@@ -45,11 +45,12 @@ void LoadedKernel::launch(const ResolvedArguments& arguments, void* workspace, v
   alignas(8) unsigned char block[kMaxParamBytes];
   params_.fill(values, block);
   std::array<StepLaunch, kMaxSteps> steps;
-  for (std::size_t i = 0; i < grids_.size(); ++i)
-    steps[i] = {static_cast<int>(i),
-                static_cast<std::int64_t>(grids_[i](arguments.rule_values.data()))};
-  backend_.launch(*module_, std::span(steps).first(grids_.size()), block, arguments.device_index,
-                  stream);
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < grids_.size(); ++i) {
+    const auto grid = static_cast<std::int64_t>(grids_[i](arguments.rule_values.data()));
+    if (grid > 0) steps[count++] = {static_cast<int>(i), grid};  // no key: no scores to compute
+  }
+  backend_.launch(*module_, std::span(steps).first(count), block, arguments.device_index, stream);
 }
 
 }  // namespace flashwright

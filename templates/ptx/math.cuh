@@ -94,6 +94,13 @@ __device__ __forceinline__ float to_float(u16 element) {
   return value;
 }
 #else
+// Rounded to 11 bits of significand.
+__device__ __forceinline__ u32 round_tf32(float value) {
+  u32 bits;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+  return bits;
+}
+
 __device__ __forceinline__ float to_element(float value) { return value; }
 
 __device__ __forceinline__ float to_float(float element) { return element; }

@@ -39,7 +39,7 @@ __device__ __forceinline__ void multiply_add(float (&d)[4], const u32 (&a)[4], u
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 #else
-// d += a * b for a 16 x 8 and an 8 x 8 matrix of tf32, of which the low 13 bits are ignored.
+// d += a * b for a 16 x 8 and an 8 x 8 matrix of tf32, floats with 11 bits of significand.
 __device__ __forceinline__ void multiply_add_tf32(float (&d)[4], const u32 (&a)[4], u32 b0,
                                                   u32 b1) {
   asm volatile(
@@ -49,25 +49,29 @@ __device__ __forceinline__ void multiply_add_tf32(float (&d)[4], const u32 (&a)[
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// The leading 11 bits of a float's significand, as the tensor core reads them.
-__device__ __forceinline__ u32 leading_bits(u32 value) { return value & 0xffffe000u; }
+// A float as the sum of two tf32 numbers, up to 2^-24 of it.
+struct Split {
+  u32 high, low;
+};
 
-// What leading_bits leaves out; exact.
-__device__ __forceinline__ u32 trailing_bits(u32 value) {
-  return float_bits(bits_float(value) - bits_float(leading_bits(value)));
+__device__ __forceinline__ Split split(u32 value) {
+  const u32 high = round_tf32(bits_float(value));
+  return {high, round_tf32(bits_float(value) - bits_float(high))};
 }
 
-// d += a * b for a 16 x 8 and an 8 x 8 matrix of floats. Three products of their halves make up for
-// the short significand of tf32; the product of the two trailing halves is below the rounding of d.
+// d += a * b for a 16 x 8 and an 8 x 8 matrix of floats, as three products of their halves; that of
+// the two low ones is below the rounding of d.
 __device__ __forceinline__ void multiply_add(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   u32 high[4], low[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    high[i] = leading_bits(a[i]);
-    low[i] = trailing_bits(a[i]);
+    const Split half = split(a[i]);
+    high[i] = half.high;
+    low[i] = half.low;
   }
-  multiply_add_tf32(d, low, leading_bits(b0), leading_bits(b1));
-  multiply_add_tf32(d, high, trailing_bits(b0), trailing_bits(b1));
-  multiply_add_tf32(d, high, leading_bits(b0), leading_bits(b1));
+  const Split first = split(b0), second = split(b1);
+  multiply_add_tf32(d, low, first.high, second.high);
+  multiply_add_tf32(d, high, first.low, second.low);
+  multiply_add_tf32(d, high, first.high, second.high);
 }
 #endif

@@ -35,6 +35,9 @@ class HostTensor {
   void fill(double value);
   void fill_random(std::uint64_t seed, double magnitude);
 
+  // All of it, surroundings included, for tests that copy it to a device and back.
+  std::vector<unsigned char>& memory() { return memory_; }
+
   // Whether some byte outside of the elements changed.
   bool surroundings_changed() const;
   // The elements in logical order, to compare two runs bit by bit.
