@@ -122,26 +122,43 @@ Candidate examine(const Problem& problem, const DeviceInfo& device, const Shape&
 
 // Good schedules found by measurement (docs/performance.md), tried in order until one is legal. None of
 // them spills on any known architecture: a test compiles them all.
-enum class Use { plain, any, single };  // 16 bits without dropout or block lists; 16 bits; fp32
+enum class Use {
+  plain,     // 16 bits, neither dropout nor block lists
+  not_both,  // 16 bits, not dropout and block lists together
+  any,       // 16 bits
+  single,    // fp32
+};
 struct Seed {
   int max_head_dim;  // of keys or values
   Use use;
   const char* schedule;
 };
-constexpr std::array<Seed, 20> kSeeds = {{
-    {64, Use::plain, "q128.kv96.w4.st2.b2"},   {64, Use::any, "q128.kv64.w4.st2.b2"},
-    {64, Use::any, "q128.kv64.w4.st1.b2"},     {96, Use::plain, "q128.kv48.w4.st2.b2"},
-    {96, Use::any, "q128.kv32.w4.st2.b2"},     {128, Use::plain, "q128.kv32.w4.st2.b2.lz1"},
-    {128, Use::any, "q64.kv128.w4.st1.b2"},    {128, Use::any, "q64.kv64.w4.st1.b2"},
-    {128, Use::any, "q64.kv64.w4.st1.qr1.b2"}, {192, Use::any, "q64.kv96.w4.st1.b2"},
-    {192, Use::any, "q64.kv64.w4.st1.b2"},     {192, Use::any, "q64.kv32.w4.st1.b1"},
-    {256, Use::plain, "q64.kv64.w4.st1.b2"},   {256, Use::plain, "q64.kv64.w4.st1.b1"},
-    {256, Use::any, "q64.kv32.w4.st1.b2"},     {256, Use::any, "q64.kv32.w4.st1.b1"},
-    {64, Use::single, "q64.kv64.w4.st1.b2"},   {64, Use::single, "q64.kv32.w4.st1.b2"},
-    {128, Use::single, "q64.kv32.w4.st1.b1"},  {256, Use::single, "q32.kv32.w2.st1.b1"},
+// clang-format off
+constexpr std::array<Seed, 22> kSeeds = {{
+    {64, Use::plain, "q128.kv96.w4.st2.b2"},
+    {64, Use::not_both, "q128.kv64.w4.st2.b2"},
+    {64, Use::not_both, "q128.kv64.w4.st1.b2"},
+    {64, Use::any, "q64.kv64.w4.st2.b2"},
+    {64, Use::any, "q64.kv64.w4.st1.b2"},
+    {96, Use::plain, "q128.kv48.w4.st2.b2"},
+    {96, Use::not_both, "q128.kv32.w4.st2.b2"},
+    {128, Use::plain, "q128.kv32.w4.st2.b2.lz1"},
+    {128, Use::any, "q64.kv128.w4.st1.b2"},
+    {128, Use::any, "q64.kv64.w4.st1.b2"},
+    {128, Use::any, "q64.kv64.w4.st1.qr1.b2"},
+    {192, Use::any, "q64.kv96.w4.st1.b2"},
+    {192, Use::any, "q64.kv64.w4.st1.b2"},
+    {192, Use::any, "q64.kv32.w4.st1.b1"},
+    {256, Use::plain, "q64.kv64.w4.st1.b2"},
+    {256, Use::plain, "q64.kv64.w4.st1.b1"},
+    {256, Use::any, "q64.kv32.w4.st1.b2"},
+    {256, Use::any, "q64.kv32.w4.st1.b1"},
+    {64, Use::single, "q64.kv64.w4.st1.b2"},
+    {64, Use::single, "q64.kv32.w4.st1.b2"},
+    {128, Use::single, "q64.kv32.w4.st1.b1"},
+    {256, Use::single, "q32.kv32.w2.st1.b1"},
 }};
-constexpr std::array<Seed, 4> kShortSeeds = {{
-    // for a few query rows
+constexpr std::array<Seed, 4> kShortSeeds = {{  // for a few query rows
     {128, Use::any, "q16.kv64.w1.st2.b4"},
     {256, Use::any, "q16.kv32.w1.st2.b2"},
     {128, Use::single, "q16.kv32.w1.st1.b4"},
@@ -152,12 +169,15 @@ constexpr std::array<Seed, 3> kUnfusedSeeds = {{
     {256, Use::any, "q64.kv64.w4.st1.b1"},
     {256, Use::single, "q32.kv32.w2.st1.b1"},
 }};
+// clang-format on
 
 bool meant_for(const Seed& seed, const Problem& problem) {
   const bool single = problem.dtype == DType::fp32;
-  const bool plain = !problem.dropout && problem.mask != Mask::Kind::blocks;
+  const bool blocks = problem.mask == Mask::Kind::blocks;
+  if (seed.use == Use::plain && (problem.dropout || blocks)) return false;
+  if (seed.use == Use::not_both && problem.dropout && blocks) return false;
   return std::max(problem.head_dim, problem.head_dim_v) <= seed.max_head_dim &&
-         (seed.use == Use::single) == single && (seed.use != Use::plain || plain);
+         (seed.use == Use::single) == single;
 }
 constexpr std::int64_t kFewRows = 16;
 
