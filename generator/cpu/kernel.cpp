@@ -10,14 +10,14 @@ using namespace ir;
 V Kernel::param(Param param) {
   for (const ParamLayout::Field& field : layout_.fields()) {
     if (field.param != param) continue;
+    const std::string name = info(param).name;
     const V place = ir.offset(ir.params(), field.offset);
-    const std::string_view name = info(param).name;
+    if (field.offset != 0) place.named(name + ".at");
     switch (field.type) {
       case ParamType::f32:
         return ir.load({Kind::f32}, place, 4).named(name);
       case ParamType::i32:
-        return widen_signed(ir.load({Kind::i32}, place, 4).named(std::string(name) + ".32"),
-                            Kind::i64)
+        return widen_signed(ir.load({Kind::i32}, place, 4).named(name + ".32"), Kind::i64)
             .named(name);
       case ParamType::u32:
         return ir.load({Kind::i32}, place, 4).named(name);
@@ -31,6 +31,11 @@ V Kernel::param(Param param) {
   throw Error(
       Status::internal,
       std::string("the CPU kernel reads a parameter it did not ask for: ") + info(param).name);
+}
+
+V Kernel::buffer(int scratch_offset) {
+  const V place = ir.offset(ir.scratch(), scratch_offset);
+  return scratch_offset == 0 ? place : place.named(tiling.buffer_name(scratch_offset));
 }
 
 bool Kernel::has(Param param) const {

@@ -35,7 +35,7 @@ class Kernel {
   // The value of a launch parameter; integers of 32 bits arrive as i64.
   ir::V param(Param param);
   bool has(Param param) const;
-  ir::V buffer(int scratch_offset) { return ir.offset(ir.scratch(), scratch_offset); }
+  ir::V buffer(int scratch_offset);
   ir::Type floats() const { return {ir::Kind::f32, tiling.lanes}; }
   ir::V all(double value) { return ir.number(floats(), value); }
 

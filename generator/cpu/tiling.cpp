@@ -1,5 +1,7 @@
 #include "generator/cpu/tiling.hpp"
 
+#include <utility>
+
 namespace flashwright {
 
 Tiling::Tiling(const Problem& problem, const Schedule& schedule)
@@ -40,6 +42,19 @@ Tiling::Tiling(const Problem& problem, const Schedule& schedule)
   at.words = take(tile_q * kWord);
   at.spare_row = take(head_dim_v * kFloat);
   at.control = take(2 * kWord);
+}
+
+const char* Tiling::buffer_name(int offset) const {
+  const std::pair<int, const char*> names[] = {
+      {at.q, "queries"},           {at.scores, "scores"},       {at.out, "outputs"},
+      {at.row_max, "row.max"},     {at.row_sum, "row.sum"},     {at.tile_max, "tile.max"},
+      {at.alpha, "alpha"},         {at.k, "staged.keys"},       {at.v, "staged.values"},
+      {at.q_rows, "q.rows"},       {at.o_rows, "o.rows"},       {at.lse_offsets, "lse.offsets"},
+      {at.positions, "positions"}, {at.queries, "row.queries"}, {at.heads, "row.heads"},
+      {at.words, "mask.words"},    {at.spare_row, "spare.row"}, {at.control, "float.control"}};
+  for (const auto& [start, name] : names)
+    if (start == offset) return name;
+  return "scratch";
 }
 
 int Tiling::live_registers() const {

@@ -31,6 +31,9 @@ struct Tiling {
     int q_rows, o_rows, lse_offsets, positions, queries, heads, words, spare_row, control;
   } at;
   int scratch_bytes = 0;
+
+  // What the emitted text calls the buffer at an offset.
+  const char* buffer_name(int offset) const;
 };
 
 }  // namespace flashwright

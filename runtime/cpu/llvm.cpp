@@ -18,6 +18,7 @@
 #include <atomic>
 #include <chrono>
 #include <mutex>
+#include <utility>
 
 #include "core/error.hpp"
 #include "runtime/cpu/llvm_compat.hpp"
@@ -86,14 +87,26 @@ struct Messages {
   bool failed = false;
 };
 
+// LLVM's handler takes a reference up to version 18 and a pointer since: the right one is picked by type.
+void collect(const llvm::DiagnosticInfo& message, void* to) {
+  auto& all = *static_cast<Messages*>(to);
+  llvm::raw_string_ostream out(all.text);
+  llvm::DiagnosticPrinterRawOStream printer(out);
+  message.print(printer);
+  out << "\n";
+  all.failed = all.failed || message.getSeverity() == llvm::DS_Error;
+}
+[[maybe_unused]] void collect(const llvm::DiagnosticInfo* message, void* to) {
+  collect(*message, to);
+}
+
 std::unique_ptr<llvm::TargetMachine> make_machine(const CodegenCpu& cpu) {
   initialise_targets();
   std::string error;
   const llvm::Target* const target = llvm::TargetRegistry::lookupTarget(cpu.triple, error);
   if (target == nullptr)
     throw Error(Status::unavailable, "this build of LLVM has no target " + cpu.triple, error);
-  llvm::TargetOptions options;
-  options.EmitStackSizeSection = true;
+  const llvm::TargetOptions options;
   std::unique_ptr<llvm::TargetMachine> machine(target->createTargetMachine(
       cpu.triple, cpu.cpu, feature_attribute(cpu), options, llvm::Reloc::PIC_,
       llvm::CodeModel::Small, compat::kOptimise, true));
@@ -149,6 +162,9 @@ std::string generate(llvm::Module& module, llvm::TargetMachine& machine, const s
   return std::string(object.data(), object.size());
 }
 
+// What the linker has to say, on the thread that links; by itself it would print it.
+thread_local std::string link_messages;
+
 llvm::orc::LLJIT& jit() {
   // Never destroyed: kernels may be unloaded by static destructors that run later than ours would.
   static llvm::orc::LLJIT* const instance = [] {
@@ -165,14 +181,17 @@ llvm::orc::LLJIT& jit() {
     if (!made)
       throw Error(Status::unavailable, "LLVM's linker for code in memory cannot start",
                   llvm::toString(made.takeError()));
+    (*made)->getExecutionSession().setErrorReporter(
+        [](llvm::Error error) { link_messages += llvm::toString(std::move(error)) + "\n"; });
     return made->release();
   }();
   return *instance;
 }
 
 [[noreturn]] void link_failed(llvm::Error error) {
+  const std::string detail = std::exchange(link_messages, {}) + llvm::toString(std::move(error));
   throw Error(Status::device_error, "a compiled kernel cannot be loaded into executable memory",
-              llvm::toString(std::move(error)));
+              detail);
 }
 
 class JitObject : public LoadedObject {
@@ -240,16 +259,7 @@ Binary compile_module(const Source& source) {
   const std::unique_ptr<llvm::TargetMachine> machine = make_machine(cpu);
   Messages messages;
   llvm::LLVMContext context;
-  context.setDiagnosticHandlerCallBack(
-      [](const llvm::DiagnosticInfo* message, void* to) {
-        auto& all = *static_cast<Messages*>(to);
-        llvm::raw_string_ostream out(all.text);
-        llvm::DiagnosticPrinterRawOStream printer(out);
-        message->print(printer);
-        out << "\n";
-        all.failed = all.failed || message->getSeverity() == llvm::DS_Error;
-      },
-      &messages);
+  context.setDiagnosticHandlerCallBack(&collect, &messages);
   const std::unique_ptr<llvm::Module> module = parse(source, context);
   retarget(*module, *machine, cpu);
 

@@ -9,7 +9,6 @@
 #include <llvm/MC/MCSubtargetInfo.h>
 #include <llvm/MC/TargetRegistry.h>
 #include <llvm/Object/ObjectFile.h>
-#include <llvm/Support/DataExtractor.h>
 #include <llvm/Target/TargetMachine.h>
 
 #include <algorithm>
@@ -85,6 +84,8 @@ class Walk {
     }
   }
 
+  int largest_frame() const { return frame_; }
+
   // Bytes of vector registers stored to the stack in one turn of every innermost loop.
   int spilled_in_loops() const {
     int total = 0;
@@ -107,6 +108,7 @@ class Walk {
     if (kind.isBranch() && analysis_->evaluateBranch(instruction, address, size, target) &&
         target <= address)
       loops_.push_back({target, address});
+    note_frame(instruction);
     if (!kind.mayStore()) return;
     bool stack = false;
     int bytes = 0;
@@ -119,6 +121,16 @@ class Walk {
     if (stack && bytes > 0) stores_.push_back({address, bytes});
   }
 
+  // A function makes its frame by subtracting a number from the stack pointer.
+  void note_frame(const llvm::MCInst& instruction) {
+    if (!instructions_.getName(instruction.getOpcode()).starts_with("SUB")) return;
+    if (instruction.getNumOperands() < 3 || !instruction.getOperand(0).isReg()) return;
+    const llvm::StringRef target = registers_.getName(instruction.getOperand(0).getReg());
+    const llvm::MCOperand& size = instruction.getOperand(2);
+    if (size.isImm() && (target == "RSP" || target == "SP"))
+      frame_ = std::max(frame_, static_cast<int>(size.getImm()));
+  }
+
   const llvm::MCRegisterInfo& registers_;
   const llvm::MCInstrInfo& instructions_;
   llvm::MCContext context_;
@@ -126,19 +138,8 @@ class Walk {
   std::unique_ptr<llvm::MCInstrAnalysis> analysis_;
   std::vector<Loop> loops_;
   std::vector<Store> stores_;
+  int frame_ = 0;
 };
-
-// The section holds an address and an ULEB128 size for each function.
-int largest_frame(const llvm::object::ObjectFile& object) {
-  const llvm::StringRef bytes = section_bytes(object, ".stack_sizes");
-  const llvm::DataExtractor data(bytes, true, 8);
-  std::uint64_t at = 0, largest = 0;
-  while (at + 8 < bytes.size()) {
-    at += 8;
-    largest = std::max(largest, data.getULEB128(&at));
-  }
-  return static_cast<int>(largest);
-}
 
 }  // namespace
 
@@ -177,9 +178,9 @@ std::vector<std::string> recorded_features(const std::string& bytes) {
 Resources measure_resources(const std::string& bytes, const llvm::TargetMachine& machine) {
   const auto object = open(bytes);
   Resources resources;
-  resources.stack_bytes = largest_frame(*object);
   Walk walk(machine);
   walk.run(section_bytes(*object, ".text"));
+  resources.stack_bytes = walk.largest_frame();
   resources.spill_bytes = walk.spilled_in_loops();
   return resources;
 }

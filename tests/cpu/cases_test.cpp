@@ -13,7 +13,7 @@ using namespace flashwright::testing;
 
 namespace {
 
-constexpr const char* kCases = FW_TEST_DATA "/cases.json";
+constexpr const char* kCases = FW_SOURCE_DIR "/tests/data/cases.json";
 
 void run_case(const GoldenCase& golden, int block_q, int block_kv, const How& how) {
   CaseRun ready;

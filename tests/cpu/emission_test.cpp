@@ -18,6 +18,7 @@
 #include "runtime/cpu/llvm.hpp"
 #include "runtime/cpu/object_report.hpp"
 #include "tests/cpu/runner.hpp"
+#include "tests/support/testing.hpp"
 
 using namespace flashwright;
 using namespace flashwright::testing;
@@ -128,8 +129,7 @@ TEST_CASE("LLVM's own tools accept the text") {
   const std::string major = cpu::llvm_version().substr(0, cpu::llvm_version().find('.'));
   const std::string opt = "opt-" + major, llc = "llc-" + major;
   if (!tool_exists(opt) || !tool_exists(llc)) {
-    MESSAGE("skipped: " << opt << " and " << llc << " are not installed");
-    return;
+    return skip("cpu tools", opt + " and " + llc + " are not installed");
   }
   char folder[] = "/tmp/fw-text-XXXXXX";
   REQUIRE(mkdtemp(folder) != nullptr);
@@ -159,7 +159,7 @@ TEST_CASE("kernels for ARM compile here") {
       CHECK_NOTHROW(cpu::compile_module(emit_default(other)));
   } catch (const Error& error) {
     if (error.status != Status::unavailable) throw;
-    MESSAGE("skipped: " << error.message);
+    skip("cpu for ARM", error.message);
   }
 }
 
