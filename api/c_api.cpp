@@ -312,10 +312,12 @@ flashwright_status flashwright_tune(flashwright_engine* engine, const char* conf
       device = named.is_string() ? fw::device_profile(named.get<std::string>())
                                  : fw::device_from_json(named.dump());
     }
+    const fw::DeviceInfo* const replaced = device ? &*device : nullptr;
+    const fw::Shape where = wanted.value_or(fw::typical_shape());
     const fw::TuneReport done =
-        engine_of(engine).tune(required(config, "config"), wanted.value_or(fw::typical_shape()),
-                               device ? &*device : nullptr, std::move(how));
-    *required(report, "report") = copy_out(fw::to_json(done));
+        engine_of(engine).tune(required(config, "config"), where, replaced, std::move(how));
+    *required(report, "report") =
+        copy_out(fw::tune_report(engine_of(engine).prepare_request(config, replaced), where, done));
   });
 }
 

@@ -89,13 +89,23 @@ Engine::~Engine() { forget_requests(); }
 
 Effort Engine::limit(Effort effort) const { return std::min(effort, options_.effort); }
 
-Request Engine::prepare_request(std::string_view json) {
+Request Engine::prepare_request(std::string_view json, const DeviceInfo* device) {
   Request out;
   out.config = config_from_json(json);
   // Faults of the Config come before those of the machine.
   if (const std::vector<std::string> faults = config_faults(out.config); !faults.empty())
     throw Error(Status::bad_argument, fmt::format("config: {}", fmt::join(faults, "; ")));
-  out.device = device_for(out.config.target);
+  const std::string& target = out.config.target;
+  if (device == nullptr) {
+    out.device = device_for(target);
+  } else {
+    out.device = *device;
+    if (!target.empty() && target != to_string(device->target) &&
+        target != to_string(device->target.backend))
+      throw Error(Status::bad_argument,
+                  fmt::format("target: given '{}'; expected {}, which the device {} is, or nothing",
+                              target, to_string(device->target), device->name));
+  }
   ensure_families(out.device.target.backend);
   out.problem = normalise(out.config, out.device.target);
   out.family = &choose_family(out.problem);
@@ -245,13 +255,7 @@ Engine::CodePointer Engine::make_code(const Request& request, const Schedule& sc
 
 TuneReport Engine::tune(std::string_view json, const Shape& shape, const DeviceInfo* device,
                         TuneOptions options) {
-  Request request = prepare_request(json);
-  if (device != nullptr) {
-    request.device = *device;
-    ensure_families(device->target.backend);
-    request.problem = normalise(request.config, device->target);
-    request.family = &choose_family(request.problem);
-  }
+  const Request request = prepare_request(json, device);
   if (options.jobs == 0) options.jobs = options_.jobs;
   Backend& backend = backend_for(request.problem.target.backend);
   if (!request.device.present && !backend.compiler_missing().empty())

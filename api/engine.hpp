@@ -77,8 +77,9 @@ class Engine {
   explicit Engine(EngineOptions options);
   ~Engine();
 
-  // Throws Error(bad_argument) or Error(unsupported) with every reason.
-  Request prepare_request(std::string_view json);
+  // Throws Error(bad_argument) or Error(unsupported) with every reason. `device` replaces what the Config's
+  // target means; a target that names another architecture is an error.
+  Request prepare_request(std::string_view json, const DeviceInfo* device = nullptr);
 
   // A retained kernel, fast for `shape` (null: no particular one) and right for any. Equal texts in
   // the same bucket are served from a table.

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -85,6 +86,20 @@ json selection_json(const Selection& selection) {
   return out;
 }
 
+json estimate_json(const Estimate& estimate) {
+  return {{"threads", estimate.threads},
+          {"smem_bytes", estimate.smem_bytes},
+          {"registers", estimate.registers},
+          {"time_us", estimate.time_us}};
+}
+
+json device_json(const DeviceInfo& device) {
+  json out = json::parse(to_json(device));
+  out["class"] = device_class(device);
+  out["present"] = device.present;
+  return out;
+}
+
 json status_json(const StoreStatus& status) {
   return {{"path", status.path.empty() ? ":memory:" : status.path},
           {"writable", status.writable},
@@ -140,6 +155,48 @@ std::string why(const Selection& selection) {
   return {};
 }
 
+// The alternatives: what was measured, each schedule by its longest measurement, and the model's order where
+// nothing was.
+void add_alternatives(Engine& engine, const Request& request, const Shape& shape, const Slot& slot,
+                      json& out) {
+  constexpr std::size_t kShown = 12;
+  std::map<std::string, Trial> best;
+  bool measured = false;
+  for (const Trial& trial : engine.tuning().trials(slot)) {
+    measured = measured || trial.status == TrialStatus::ok;
+    const auto [place, is_new] = best.try_emplace(trial.schedule, trial);
+    if (!is_new && trial.samples >= place->second.samples) place->second = trial;
+  }
+  if (!measured) {
+    const SearchSpace space =
+        search_space(*request.family, request.problem, request.device, shape, {}, 1);
+    for (std::size_t i = 0; i < std::min(kShown, space.order.size()); ++i)
+      out["alternatives"].push_back({{"schedule", to_string(space.order[i].schedule)},
+                                     {"status", "legal"},
+                                     {"model_us", space.order[i].estimate.time_us}});
+    out["legal"] = space.legal;
+    out["rejected"] = space.rejected;
+    return;
+  }
+  std::vector<Trial> trials;
+  for (auto& [schedule, trial] : best) trials.push_back(std::move(trial));
+  std::stable_sort(trials.begin(), trials.end(), [](const Trial& a, const Trial& b) {
+    return std::pair(a.status != TrialStatus::ok, a.log_ratio) <
+           std::pair(b.status != TrialStatus::ok, b.log_ratio);
+  });
+  for (std::size_t i = 0; i < std::min(kShown, trials.size()); ++i) {
+    const Trial& trial = trials[i];
+    json row = {{"schedule", trial.schedule}, {"status", to_string(trial.status)}};
+    if (!trial.detail.empty()) row["detail"] = trial.detail;
+    if (trial.status == TrialStatus::ok) {
+      row["time_us"] = trial.median_ns * 1e-3;
+      row["ratio_to_default"] = std::exp(trial.log_ratio);
+      row["samples"] = trial.samples;
+    }
+    out["alternatives"].push_back(row);
+  }
+}
+
 }  // namespace
 
 std::string compile_report(const Request& request, const Selection& selection, const Built& built) {
@@ -158,12 +215,29 @@ std::string compile_report(const Request& request, const Selection& selection, c
   return out.dump();
 }
 
+std::string tune_report(const Request& request, const Shape& shape, const TuneReport& done) {
+  json out = json::parse(to_json(done));
+  out["device"] = device_json(request.device);
+  out["config"] = {{"dtype", to_string(request.problem.dtype)},
+                   {"head_dim", request.problem.head_dim},
+                   {"head_dim_v", request.problem.head_dim_v},
+                   {"mask", to_string(request.config.mask)}};
+  // What the winner and the default take of the device: why the one beats the other.
+  if (done.decision)
+    for (const std::string& schedule : {done.decision->schedule, done.decision->baseline})
+      out["estimates"][schedule] = estimate_json(
+          request.family->consider(request.problem, request.device, shape, parse_schedule(schedule))
+              .estimate);
+  return out.dump();
+}
+
 std::string describe(const Kernel& kernel) {
   const Built& built = kernel.code->built;
   json out = plan_json(built.source.plan);
   out["problem"] = to_string(kernel.code->problem);
   out["target"] = to_string(kernel.code->problem.target);
   out["device"] = kernel.code->device.name;
+  out["device_index"] = kernel.code->device.index;
   out["family"] = kernel.code->family->name();
   out["language"] = built.source.language == Language::cuda ? "cuda" : "llvm_ir";
   out["selection"] = selection_json(kernel.selection);
@@ -185,53 +259,18 @@ std::string explain(Engine& engine, std::string_view config, const Shape* shape)
   json out = selection_json(selection);
   out["problem"] = to_string(request.problem);
   out["shape"] = to_string(wanted);
-  out["device"] = {{"name", request.device.name},
-                   {"target", to_string(request.device.target)},
-                   {"present", request.device.present},
-                   {"class", device_class(request.device)}};
+  out["device"] = device_json(request.device);
   out["family"] = request.family->name();
   out["why"] = why(selection);
   const Slot slot = make_slot(request.problem, request.device, wanted);
   out["slot"] = to_string(slot);
-  out["estimate"] = {{"threads", candidate.estimate.threads},
-                     {"smem_bytes", candidate.estimate.smem_bytes},
-                     {"registers", candidate.estimate.registers},
-                     {"time_us", candidate.estimate.time_us}};
+  out["estimate"] = estimate_json(candidate.estimate);
   Backend& backend = backend_for(request.problem.target.backend);
   Built built = emit_candidate(*request.family, request.problem, selection.schedule, backend);
   out["key"] = to_hex(built.key);
   out["in_store"] = built.key == built.base ? fetch(built, engine.artifacts())
                                             : engine.artifacts().contains(built.key);
-  // The alternatives: what was measured, and the model's order where nothing was.
-  std::vector<Trial> trials = engine.tuning().trials(slot);
-  std::stable_sort(trials.begin(), trials.end(), [](const Trial& a, const Trial& b) {
-    return std::pair(a.status != TrialStatus::ok, a.log_ratio) <
-           std::pair(b.status != TrialStatus::ok, b.log_ratio);
-  });
-  constexpr std::size_t kShown = 12;
-  std::vector<std::string> seen;
-  for (const Trial& trial : trials) {
-    if (seen.size() == kShown || std::find(seen.begin(), seen.end(), trial.schedule) != seen.end())
-      continue;
-    seen.push_back(trial.schedule);
-    json row = {{"schedule", trial.schedule}, {"status", to_string(trial.status)}};
-    if (!trial.detail.empty()) row["detail"] = trial.detail;
-    if (trial.status == TrialStatus::ok) {
-      row["time_us"] = trial.median_ns * 1e-3;
-      row["ratio_to_default"] = std::exp(trial.log_ratio);
-    }
-    out["alternatives"].push_back(row);
-  }
-  if (trials.empty()) {
-    const SearchSpace space =
-        search_space(*request.family, request.problem, request.device, wanted, {}, 1);
-    for (std::size_t i = 0; i < std::min(kShown, space.order.size()); ++i)
-      out["alternatives"].push_back({{"schedule", to_string(space.order[i].schedule)},
-                                     {"status", "legal"},
-                                     {"model_us", space.order[i].estimate.time_us}});
-    out["legal"] = space.legal;
-    out["rejected"] = space.rejected;
-  }
+  add_alternatives(engine, request, wanted, slot, out);
   return out.dump();
 }
 

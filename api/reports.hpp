@@ -12,6 +12,7 @@ std::string explain(Engine& engine, std::string_view config, const Shape* shape)
 std::string doctor(Engine& engine);
 std::string cache_report(Engine& engine, const std::string& operation, const std::string& argument);
 std::string normalised(Engine& engine, std::string_view config);
+std::string tune_report(const Request& request, const Shape& shape, const TuneReport& done);
 std::string compile_report(const Request& request, const Selection& selection, const Built& built);
 
 }  // namespace flashwright

@@ -99,6 +99,7 @@ BenchReport bench(const Config& config, const Shape& shape, std::vector<BenchEnt
     row.low_us = summary.low_ns * 1e-3;
     row.high_us = summary.high_ns * 1e-3;
     row.ratio = i == 0 ? 1 : std::exp(summary.log_ratio);
+    row.ratio_margin = summary.margin;
     row.tflops = operations / row.median_us * 1e-6;
     row.workspace_bytes = runners[i]->workspace_bytes();
     row.samples = static_cast<int>(summary.samples);
@@ -116,6 +117,7 @@ std::string to_json(const BenchReport& report) {
                               {"low_us", row.low_us},
                               {"high_us", row.high_us},
                               {"ratio", row.ratio},
+                              {"ratio_margin", row.ratio_margin},
                               {"tflops", row.tflops},
                               {"workspace_bytes", row.workspace_bytes},
                               {"samples", row.samples}});
