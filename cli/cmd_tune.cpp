@@ -1,0 +1,89 @@
+// `flashwright tune`: searches for the fastest schedule, shows what it tried, and stores what it learned.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+
+#include "cli/config_flags.hpp"
+#include "cli/console.hpp"
+#include "cli/context.hpp"
+#include "cli/tuning.hpp"
+#include "cli/values.hpp"
+
+namespace cli {
+namespace {
+
+struct Options {
+  ConfigFlags config;
+  ShapeFlags shape;
+  std::string budget = "60s";
+  std::optional<std::string> device, search_seed;
+  bool all = false;
+};
+
+// A name goes to the library as it is; a file is read.
+Json device_option(const std::string& given) {
+  const bool is_file = given.ends_with(".json") || given.find('/') != std::string::npos;
+  if (!is_file) return given;
+  std::error_code error;
+  std::ifstream file(given, std::ios::binary);
+  if (!file || !std::filesystem::is_regular_file(given, error))
+    bad_value("--device", given, "the name of a known device, or a file with a device profile");
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  try {
+    return Json::parse(text);
+  } catch (const Json::exception& problem) {
+    throw Error(Exit::bad_input, fmt::format("--device {}: not JSON: {}", given, problem.what()));
+  }
+}
+
+Exit run_tune(Context& context, const Options& options) {
+  const ConfigInput input = read_config(options.config);
+  note_unused_blocks(context, input);
+  const std::optional<flashwright_shape> shape = read_shape(options.shape);
+  Json how = {{"budget_s", seconds_value("--budget", options.budget)}};
+  if (options.device) how["device"] = device_option(*options.device);
+  if (options.search_seed)
+    how["seed"] = int_value("--search-seed", *options.search_seed, 0, std::int64_t{1} << 52);
+  const TuningResult result = tune_with_progress(context, input.text(), pointer_to(shape), how);
+  if (context.json) {
+    print_json(result.report);
+  } else {
+    print_tuning(result.report, options.all);
+    print("\n");
+    print_field(result.interrupted ? "stopped" : "stored",
+                fmt::format("{}; `run` and get_kernel use the winner from now on{}",
+                            result.interrupted ? "what was learned is kept" : "trials and decision",
+                            result.interrupted ? ", and the same command goes on from here" : ""));
+  }
+  return result.interrupted ? Exit::interrupted : Exit::ok;
+}
+
+}  // namespace
+
+void add_tune(CLI::App& app, Context& context) {
+  CLI::App* const command = context.add_command(
+      app, "tune",
+      "Search for the fastest tile sizes, verified and measured; ctrl-C keeps what was learned");
+  const auto options = std::make_shared<Options>();
+  options->config.add_to(*command);
+  options->shape.add_to(*command);
+  command->add_option("--budget", options->budget, "time to spend, e.g. 60s or 2m (default 60s)")
+      ->type_name("TIME");
+  command
+      ->add_option("--device", options->device,
+                   "NAME or PROFILE.json of a device that is not here: compiled, ranked, marked as "
+                   "predicted")
+      ->type_name("NAME");
+  command
+      ->add_option("--search-seed", options->search_seed, "of the order of the search (default 1)")
+      ->type_name("N");
+  command->add_flag("--all", options->all, "show every schedule that was tried");
+  command->callback([&context, options] {
+    context.action = [&context, options] { return run_tune(context, *options); };
+  });
+}
+
+}  // namespace cli

@@ -1,0 +1,38 @@
+// The inputs of `flashwright run`: arrays from files, converted to the element type of the computation,
+// and the Config and shape that follow from them.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/config_flags.hpp"
+#include "cli/device_memory.hpp"
+#include "cli/files.hpp"
+
+namespace cli {
+
+struct RunFiles {
+  std::string q, k, v;
+  std::string block_size = "128,128";
+};
+
+using BlocksPointer = std::unique_ptr<flashwright_blocks, decltype(&flashwright_blocks_free)>;
+
+struct RunInputs {
+  ConfigInput config;  // with dtype and head dims filled in
+  flashwright::DType dtype = flashwright::DType::fp32;
+  Tensor q, k, v;
+  std::string output_type;  // of o.npy: "<f4", "<f2", "<u2"
+  BlocksPointer blocks{nullptr, &flashwright_blocks_free};
+  std::vector<std::string> notes;
+
+  // What the kernel should be fast for; nothing when an extent is 0.
+  std::optional<flashwright_shape> shape() const;
+};
+
+// Throws Error(bad_input) for files that cannot be read and flags that contradict them.
+RunInputs read_inputs(const RunFiles& files, const ConfigFlags& config, const ShapeFlags& shape);
+
+}  // namespace cli
