@@ -90,6 +90,7 @@ class ForkGate {
                    [] { instance().open(); });
   }
   void close() {
+    const FileSizeSignal quiet;
     mutex_.lock();
     for (Database* database : databases_) {
       database->mutex_.lock();
@@ -138,7 +139,11 @@ Database::Database(StoreKind kind, const Schema& schema, std::string directory, 
   ForkGate::instance().add(this);
 }
 
-Database::~Database() { ForkGate::instance().remove(this); }
+Database::~Database() {
+  ForkGate::instance().remove(this);
+  const Session session(*this);  // closing may write
+  file_.reset();
+}
 
 bool Database::read(const Body& body) {
   const Session session(*this);
@@ -253,13 +258,16 @@ Database::Outcome Database::transact(Connection& connection, Access access, cons
   // Knowledge is worth a longer wait than what can be compiled again.
   const int patience = schema_.durable ? 10 : 3;
   for (int attempt = 1;; ++attempt) {
+    errno = 0;
     try {
       connection.query(access == Access::write ? "BEGIN IMMEDIATE" : "BEGIN").run();
       const bool result = body(connection);
       connection.query(result || access == Access::read ? "COMMIT" : "ROLLBACK").run();
       return result ? Outcome::yes : Outcome::no;
     } catch (const SQLite::Exception& error) {
+      const int cause = errno;
       connection.raw().tryExec("ROLLBACK");
+      errno = cause;
       if (error.getErrorCode() != SQLITE_BUSY || attempt == patience) throw;
     } catch (...) {
       connection.raw().tryExec("ROLLBACK");
@@ -271,7 +279,9 @@ Database::Outcome Database::transact(Connection& connection, Access access, cons
 // What to do after an error on the file; true when it is worth trying again.
 bool Database::recover(const SQLite::Exception& error, Access access) {
   const int code = error.getErrorCode();
-  const std::string reason = describe(error, file_->system_error());
+  const int cause = errno;  // as transact left it; of a log file SQLite does not remember more
+  const int remembered = file_->system_error();
+  const std::string reason = describe(error, remembered != 0 ? remembered : cause);
   if (is_damage(error)) return quarantine(reason) == Opening::again;
   if (is_replacement(error) || file_->moved()) {
     file_.reset();
@@ -311,12 +321,16 @@ Database::Opening Database::quarantine(const std::string& reason) {
   if (moved_to.empty()) return Opening::again;
   warn(fmt::format("{} is damaged ({}); it is now {}, and a new one is begun", place_.path, reason,
                    moved_to));
-  if (salvage_) try {
-      Connection damaged(moved_to, Access::write, schema_, "delete");
-      rescued_ = salvage_(damaged);
-    } catch (...) {  // whatever a damaged file can lead to: nothing of it can be read
-    }
+  if (salvage_) rescue(moved_to);
   return Opening::again;
+}
+
+void Database::rescue(const std::string& damaged_path) {
+  try {
+    Connection damaged(damaged_path, Access::write, schema_, "delete");
+    rescued_ = salvage_(damaged);
+  } catch (...) {  // whatever a damaged file can lead to: nothing of it can be read
+  }
 }
 
 // Another process has held the lock for longer than a caller should wait; it may have been stopped.

@@ -63,6 +63,7 @@ class Database {
   Outcome transact(Connection& connection, Access access, const Body& body);
   bool recover(const SQLite::Exception& error, Access access);
   Opening quarantine(const std::string& reason);
+  void rescue(const std::string& damaged_path);
   void pause();
   void stop_reading(const std::string& reason);
   void stop_writing(const std::string& reason);

@@ -158,19 +158,22 @@ TEST_CASE("a disk that fills up in the middle keeps what was there") {
 }
 
 TEST_CASE("a limit on file sizes does not end the process") {
-  for (const rlim_t bytes : {rlim_t{0}, rlim_t{100000}, rlim_t{180000}}) {
-    const Folder folder;
-    const int status = in_child([&] {
-      const rlimit limit{bytes, bytes};
-      setrlimit(RLIMIT_FSIZE, &limit);
-      return count_warnings_and_numbers(in_folder(folder), "File too large");
-    });
-    CHECK(status == 0);
-    ArtifactStore store(in_folder(folder));
-    for (int i = 0; i < 5; ++i)
-      CHECK(store.get(key_of_number(i)).has_value() == has_number(store, i, 50000));
-    CHECK(store.verify().file.empty());
-  }
+  for (const char* journal : {"delete", "wal"})
+    for (const rlim_t bytes : {rlim_t{0}, rlim_t{100000}, rlim_t{180000}}) {
+      const Folder folder;
+      StoreOptions options = in_folder(folder);
+      options.journal = journal;
+      const int status = in_child([&] {
+        const rlimit limit{bytes, bytes};
+        setrlimit(RLIMIT_FSIZE, &limit);
+        return count_warnings_and_numbers(options, "File too large");
+      });
+      CHECK(status == 0);
+      ArtifactStore store(options);
+      for (int i = 0; i < 5; ++i)
+        CHECK(store.get(key_of_number(i)).has_value() == has_number(store, i, 50000));
+      CHECK(store.verify().file.empty());
+    }
 }
 
 TEST_CASE("a read-only store serves what it has and keeps the rest in memory") {

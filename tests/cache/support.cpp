@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -75,6 +76,7 @@ std::string Log::all() const {
 }
 
 pid_t start(const std::function<int()>& body) {
+  std::fflush(nullptr);  // or both processes print what is waiting
   const pid_t child = fork();
   if (child != 0) return child;
   int status = 99;
