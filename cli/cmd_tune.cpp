@@ -39,6 +39,14 @@ Json device_option(const std::string& given) {
   }
 }
 
+std::string outcome_text(const TuningResult& result) {
+  const std::string use = "`run` and get_kernel use the winner from now on";
+  if (!result.interrupted) return "trials and decision; " + use;
+  if (!result.report.contains("decision"))
+    return "before anything was measured; compiled kernels and the default are as they were";
+  return "what was learned is kept; " + use + ", and the same command goes on from here";
+}
+
 Exit run_tune(Context& context, const Options& options) {
   const ConfigInput input = read_config(options.config);
   note_unused_blocks(context, input);
@@ -53,10 +61,7 @@ Exit run_tune(Context& context, const Options& options) {
   } else {
     print_tuning(result.report, options.all);
     print("\n");
-    print_field(result.interrupted ? "stopped" : "stored",
-                fmt::format("{}; `run` and get_kernel use the winner from now on{}",
-                            result.interrupted ? "what was learned is kept" : "trials and decision",
-                            result.interrupted ? ", and the same command goes on from here" : ""));
+    print_field(result.interrupted ? "stopped" : "stored", outcome_text(result));
   }
   return result.interrupted ? Exit::interrupted : Exit::ok;
 }

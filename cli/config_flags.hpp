@@ -22,7 +22,8 @@ struct ConfigInput {
   std::string blocks_file;  // of --mask blocks:FILE
   std::uint64_t seed = 0;   // of the dropout bits
 
-  std::string text() const { return config.dump(); }
+  // Bytes that are no UTF-8 are the library's to refuse, as part of some value.
+  std::string text() const { return config.dump(-1, ' ', false, Json::error_handler_t::replace); }
   std::string mask() const { return config.value("mask", "none"); }
 };
 

@@ -62,7 +62,9 @@ void print(std::string_view text) {
   output_error = errno;
 }
 
-void print_json(const Json& value) { print(value.dump(2) + "\n"); }
+void print_json(const Json& value) {
+  print(value.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
 
 void flush_output() {
   if (!output_failed && std::fflush(stdout) != 0) {

@@ -66,6 +66,7 @@ void print_ran(std::vector<Tried> tried, const Json& decision, bool predicted, b
   std::stable_sort(tried.begin(), tried.end(), [predicted](const Tried& a, const Tried& b) {
     return predicted ? a.time_us < b.time_us : a.log_ratio < b.log_ratio;
   });
+  if (tried.empty()) return;
   const bool gpu =
       std::any_of(tried.begin(), tried.end(), [](const Tried& t) { return t.registers > 0; });
   std::vector<std::string> headings = {"schedule", predicted ? ">model" : ">time"};

@@ -1,0 +1,253 @@
+"""Commands that need no tensors: help, doctor, supports, emit, compile, explain; JSON and exit codes."""
+
+import json
+import os
+import re
+import subprocess
+import unittest
+
+from support import BINARY, CliTest, main, needs_cpu, needs_nvrtc
+
+COMMANDS = ["doctor", "emit", "compile", "run", "tune", "bench", "supports", "explain"]
+CACHE = ["path", "ls", "show", "verify", "prune", "export", "import"]
+SM80 = ["--dtype", "bf16", "--head-dim", "64", "--mask", "causal", "--target", "sm_80"]
+
+
+class Help(CliTest):
+    def test_every_command_explains_itself(self):
+        text = self.ok("--help").out
+        for name in COMMANDS + ["cache"]:
+            self.assertIn(name, text)
+            self.assertIn("Usage", self.ok(name, "--help").out)
+        for name in CACHE:
+            self.assertIn("Usage", self.ok("cache", name, "--help").out)
+
+    def test_exit_codes_are_documented(self):
+        self.assertIn("9 check failed", self.ok("--help").out)
+        with open(os.path.join(os.environ["FLASHWRIGHT_TEST_SOURCE"], "docs", "cli.md"), encoding="utf-8") as file:
+            text = file.read()
+        for code in ["| 0 |", "| 1 |", "| 2 |", "| 3 |", "| 4 |", "| 5 |", "| 6 |", "| 7 |", "| 8 |", "| 9 |", "| 130 |"]:
+            self.assertIn(code, text)
+
+    def test_version(self):
+        self.assertRegex(self.ok("--version").out, r"^flashwright \d+\.\d+\.\d+")
+
+    def test_wrong_commands(self):
+        for arguments in [(), ("fly",), ("emit", "--wings", "2"), ("run",), ("cache",), ("cache", "burn"),
+                          ("cache", "show"), ("doctor", "extra")]:
+            self.fails(2, [], *arguments)
+
+
+class Doctor(CliTest):
+    def test_problems_come_first(self):
+        env = self.environment(FLASHWRIGHT_NVRTC="/nowhere/libnvrtc.so", FLASHWRIGHT_TYPO="1")
+        text = self.ok("doctor", env=env).out
+        self.assertLess(text.index("Problems"), text.index("Devices"))
+        self.assertIn("/nowhere/libnvrtc.so", text)
+        self.assertIn("FLASHWRIGHT_TYPO", text)
+
+    def test_json(self):
+        report = self.ok("doctor", "--json").json()
+        for field in ["version", "devices", "driver", "nvrtc", "cpu", "stores", "environment", "known_devices",
+                      "problems"]:
+            self.assertIn(field, report)
+        self.assertIn("h200", report["known_devices"])
+
+
+class Supports(CliTest):
+    def test_yes(self):
+        self.assertEqual(self.ok("supports", *SM80).out, "yes\n")
+        self.assertEqual(self.ok("supports", *SM80, "--json").json(), {"supported": True, "reasons": []})
+
+    def test_every_reason(self):
+        arguments = ["supports", "--head-dim", "100", "--head-dim-v", "300", "--dropout", "1", "--target", "sm_80"]
+        result = self.run_cli(*arguments)
+        self.assertEqual(result.code, 3, str(result))
+        for word in ["no\n", "head_dim is 100", "head_dim_v is 300", "dropout is 1"]:
+            self.assertIn(word, result.out)
+        report = self.run_cli(*arguments, "--json")
+        self.assertEqual(report.code, 3)
+        self.assertEqual(len(report.json()["reasons"]), 3)
+
+
+class Emit(CliTest):
+    def test_cuda_text(self):
+        text = self.ok("emit", *SM80).out
+        self.assertTrue(text.startswith("// Attention forward for sm_80: bf16"))
+        self.assertIn("fw_forward", text)
+        self.assertEqual(text, self.ok("emit", *SM80).out, "the same bytes every time")
+
+    def test_the_banner_regenerates_it(self):
+        text = self.ok("emit", *SM80).out
+        command = re.search(r"Regenerate: flashwright (.*(?:\n//     .*)*)", text).group(1).replace("\n//", " ")
+        self.assertEqual(self.ok(*command.split()).out, text)
+
+    def test_output_file(self):
+        result = self.ok("emit", *SM80, "-o", "k.cu")
+        with open(self.path("k.cu"), encoding="utf-8") as file:
+            self.assertEqual(file.read(), self.ok("emit", *SM80).out)
+        self.assertIn("k.cu", result.out)
+        self.assertEqual(os.listdir(self.folder).count("k.cu"), 1)
+        self.assertFalse([name for name in os.listdir(self.folder) if name.endswith(".new")])
+
+    def test_masks_and_targets(self):
+        for mask in ["none", "causal", "window:128,0", "window:-1,16", "blocks"]:
+            for target in ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_120"]:
+                text = self.ok("emit", "--head-dim", "64", "--mask", mask, "--target", target).out
+                self.assertIn(target, text.split("\n", 1)[0])
+
+    def test_config(self):
+        config = {"dtype": "bf16", "head_dim": 64, "mask": "causal", "target": "sm_80"}
+        expected = self.ok("emit", *SM80).out
+        with open(self.path("config.json"), "w", encoding="utf-8") as file:
+            json.dump(config, file)
+        self.assertEqual(self.ok("emit", "--config", json.dumps(config)).out, expected)
+        self.assertEqual(self.ok("emit", "--config", "config.json").out, expected)
+        self.assertEqual(self.ok("emit", "--config", "-", stdin=json.dumps(config)).out, expected)
+        self.assertEqual(self.ok("emit", "--config", json.dumps({**config, "head_dim": 128}), "--head-dim", "64").out,
+                         expected, "flags go before --config")
+
+    def test_json(self):
+        report = self.ok("emit", *SM80, "--json").json()
+        self.assertEqual(report["text"], self.ok("emit", *SM80).out)
+        self.assertEqual(report["config"]["mask"], "causal")
+        report = self.ok("emit", *SM80, "-o", "k.cu", "--json").json()
+        self.assertEqual(report["file"], "k.cu")
+        self.assertNotIn("text", report)
+
+    @needs_cpu
+    def test_cpu_text(self):
+        self.assertIn("define", self.ok("emit", "--head-dim", "64", "--target", "cpu").out)
+
+    def test_needs_neither_compiler_nor_driver_nor_plugin(self):
+        env = self.environment(FLASHWRIGHT_NVRTC="/nowhere", FLASHWRIGHT_CUDA="/nowhere",
+                               FLASHWRIGHT_CPU_PLUGIN="/nowhere")
+        self.assertEqual(self.ok("emit", *SM80, env=env).out, self.ok("emit", *SM80).out)
+
+    def test_pipes(self):
+        shell = f"set -o pipefail; {BINARY} emit {' '.join(SM80)} | cat | head -n 1"
+        done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, env=self.environment())
+        self.assertTrue(done.stdout.startswith("// Attention"), done.stderr)
+        self.assertEqual(done.stderr, "")
+
+    def test_full_output(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            process = self.start("emit", *SM80, stdout=full)
+            _, err = process.communicate()
+        self.assertEqual(process.returncode, 8, err)
+        self.assertIn("standard output: cannot write: No space left on device", err)
+
+
+class Compile(CliTest):
+    @needs_nvrtc
+    def test_resources_and_store(self):
+        text = self.ok("compile", *SM80, "-o", "k.cubin").out
+        for word in ["registers", "spills", "shared memory", "compiled in", "NVRTC", "warnings  none"]:
+            self.assertIn(word, text)
+        with open(self.path("k.cubin"), "rb") as file:
+            self.assertEqual(file.read(4), b"\x7fELF")
+        report = self.ok("compile", *SM80, "--json").json()
+        self.assertTrue(report["from_store"])
+        self.assertGreater(report["resources"]["registers"], 16)
+        self.assertEqual(report["resources"]["spill_bytes"], 0)
+        self.assertEqual(report["warnings"], [])
+        self.assertEqual(report["bytes"], os.path.getsize(self.path("k.cubin")))
+
+    @needs_cpu
+    def test_cpu(self):
+        report = self.ok("compile", "--head-dim", "64", "--target", "cpu", "-o", "k.o", "--json").json()
+        self.assertEqual(report["kind"], "object")
+        self.assertEqual(report["bytes"], os.path.getsize(self.path("k.o")))
+        self.assertIn("vector spills", self.ok("compile", "--head-dim", "64", "--target", "cpu").out)
+
+    def test_missing_parts(self):
+        self.fails(6, ["NVRTC"], "compile", *SM80, env=self.environment(FLASHWRIGHT_NVRTC="/nowhere/nvrtc.so"))
+        self.fails(6, ["libflashwright-cpu.so", "/nowhere/plugin.so"], "compile", "--head-dim", "64", "--target", "cpu",
+                   env=self.environment(FLASHWRIGHT_CPU_PLUGIN="/nowhere/plugin.so"))
+        self.assertFalse(os.path.exists(self.path("k.cubin")))
+
+
+class Explain(CliTest):
+    def test_a_kernel_that_nobody_tuned(self):
+        shape = ["--batch", "2", "--heads", "8", "--heads-kv", "2", "--seq", "1000"]
+        text = self.ok("explain", *SM80, *shape).out
+        for word in ["b2 h8/2 q1000 kv1000", "family sm80", "default", "Alternatives", "shared memory", "not present"]:
+            self.assertIn(word, text)
+        report = self.ok("explain", *SM80, *shape, "--json").json()
+        self.assertEqual(report["chosen_by"], "default")
+        self.assertGreater(len(report["alternatives"]), 3)
+        self.assertFalse(report["device"]["present"])
+
+    def test_a_pinned_schedule(self):
+        schedule = self.ok("explain", *SM80, "--json").json()["schedule"]
+        report = self.ok("explain", *SM80, "--schedule", schedule, "--json").json()
+        self.assertEqual((report["chosen_by"], report["schedule"]), ("config", schedule))
+
+
+class BadInput(CliTest):
+    def test_messages(self):
+        emit = ["emit", "--target", "sm_80"]
+        cases = [
+            (2, ["unknown field 'head_dims'", "known: "], [*emit, "--config", '{"head_dims": 64}']),
+            (2, ["not JSON"], [*emit, "--config", '{"head_dim": }']),
+            (2, ["--config", "cannot read the file 'missing.json'"], [*emit, "--config", "missing.json"]),
+            (2, ["dtype", "fp8", "fp16, bf16, fp32"], [*emit, "--head-dim", "64", "--dtype", "fp8"]),
+            (2, ["head_dim is 12", "8..256 in steps of 8"], [*emit, "--head-dim", "12"]),
+            (2, ["head_dim is 0"], [*emit]),
+            (2, ["--head-dim", "'many'", "whole number"], [*emit, "--head-dim", "many"]),
+            (2, ["mask", "'diagonal'", "none, causal, window:LEFT,RIGHT, blocks"],
+             [*emit, "--head-dim", "64", "--mask", "diagonal"]),
+            (2, ["window:3"], [*emit, "--head-dim", "64", "--mask", "window:3"]),
+            (2, ["side -2"], [*emit, "--head-dim", "64", "--mask", "window:-2,0"]),
+            (2, ["--mask", "blocks:"], [*emit, "--head-dim", "64", "--mask", "blocks:"]),
+            (2, ["dropout is 1", "from 0 to below 1"], [*emit, "--head-dim", "64", "--dropout", "1.0"]),
+            (2, ["dropout is -0.1"], [*emit, "--head-dim", "64", "--dropout", "-0.1"]),
+            (2, ["dropout is nan"], [*emit, "--head-dim", "64", "--dropout", "nan"]),
+            (2, ["--dropout", "'often'", "a number"], [*emit, "--head-dim", "64", "--dropout", "often"]),
+            (2, ["softmax_scale is inf", "finite"], [*emit, "--head-dim", "64", "--softmax-scale", "inf"]),
+            (2, ["softmax_scale is nan"], [*emit, "--head-dim", "64", "--softmax-scale", "nan"]),
+            (2, ["--seed", "'-1'"], [*emit, "--head-dim", "64", "--seed", "-1"]),
+            (2, ["target: 'sm_12'", "known: cpu"], ["emit", "--head-dim", "64", "--target", "sm_12"]),
+            (2, ["schedule", "'x7'"], [*emit, "--head-dim", "64", "--schedule", "x7"]),
+            (3, ["schedule: q1024"], [*emit, "--head-dim", "64", "--schedule", "q1024.kv64.w4.st2.b2"]),
+            (2, ["--batch", "'0'", "from 1"], [*emit, "--head-dim", "64", "--batch", "0"]),
+            (2, ["heads"], [*emit, "--head-dim", "64", "--heads", "6", "--heads-kv", "4"]),
+            (2, ["--seq", "either"], [*emit, "--head-dim", "64", "--seq", "6", "--seq-q", "4"]),
+            (2, ["--budget", "'soon'", "60s"], ["tune", "--head-dim", "64", "--budget", "soon"]),
+            (2, ["device: 'abacus'", "h200"], ["tune", "--head-dim", "64", "--device", "abacus"]),
+            (2, ["--device", "none.json"], ["tune", "--head-dim", "64", "--device", "none.json"]),
+            (2, ["target", "sm_80", "sm_90a"], ["tune", "--head-dim", "64", "--device", "h100", "--target", "sm_80"]),
+            (2, ["--against", "'torch'", "unfused"], ["bench", "--head-dim", "64", "--against", "torch"]),
+            (2, ["--jobs", "'0'"], [*emit, "--head-dim", "64", "--jobs", "0"]),
+            (2, ["FLASHWRIGHT_EFFORT", "'max'"], [*emit, "--head-dim", "64", "EFFORT=max"]),
+            (8, ["-o", "no/such/folder/k.cu"], [*emit, "--head-dim", "64", "-o", "no/such/folder/k.cu"]),
+            (8, ["-o", "is a folder"], [*emit, "--head-dim", "64", "-o", "."]),
+        ]
+        for code, words, arguments in cases:
+            env = self.environment()
+            if "EFFORT=max" in arguments:
+                env = self.environment(FLASHWRIGHT_EFFORT="max")
+                arguments = [a for a in arguments if a != "EFFORT=max"]
+            with self.subTest(arguments=arguments):
+                self.fails(code, words, *arguments, env=env)
+                result = self.run_cli(*arguments, "--json", env=env)
+                self.assertEqual(result.code, code)
+                error = result.json()["error"]
+                self.assertEqual(error["code"], code)
+                for word in words:
+                    self.assertIn(word, error["message"])
+                self.assertEqual(result.err, "")
+
+    def test_no_device(self):
+        env = self.environment(FLASHWRIGHT_CUDA="/nowhere/libcuda.so")
+        self.fails(6, ["/nowhere/libcuda.so"], "bench", "--head-dim", "64", "--target", "cuda", env=env)
+        self.fails(6, ["sm_90a", "present"], "bench", "--head-dim", "64", "--target", "sm_90a", env=env)
+
+    def test_huge_config(self):
+        with open(self.path("big.json"), "w", encoding="utf-8") as file:
+            file.write(" " * 3_000_000)
+        self.fails(2, ["--config", "at most"], "emit", "--config", "big.json")
+
+
+if __name__ == "__main__":
+    main()
