@@ -67,8 +67,8 @@ std::string knob_fault(const Problem& problem, const Schedule& s) {
   const int lanes = arch_info(problem.target).vector_bytes / 4;
   for (const Knob& knob : knobs())
     if (s.*knob.value < 0) return wrong_knob(knob.name, s.*knob.value, "no negative number");
-  if (s.warps != 0 || s.q_in_registers != 0 || s.blocks_per_sm != 0)
-    return "warps, q_in_registers and blocks_per_sm are knobs of GPU kernels";
+  if (s.warps != 0 || s.stages != 0 || s.q_in_registers != 0 || s.blocks_per_sm != 0)
+    return "warps, stages, q_in_registers and blocks_per_sm are knobs of GPU kernels";
   constexpr int kMostVectors = 8, kMostKeys = 1024, kMostRows = 16, kMostTurns = 8, kKeyUnit = 32;
   if (s.tile_q % lanes != 0 || s.tile_q < lanes || s.tile_q > kMostVectors * lanes)
     return wrong_knob("tile_q", s.tile_q,
@@ -80,15 +80,10 @@ std::string knob_fault(const Problem& problem, const Schedule& s) {
     return wrong_knob("key_block", s.key_block,
                       fmt::format("divisors of tile_kv = {} up to {}", s.tile_kv, kMostRows));
   const Tiling tiling(problem, s);
-  const int dims = tiling.staged ? tiling.panel : problem.head_dim_v;
-  if (s.dim_block < 1 || s.dim_block > kMostRows || dims % s.dim_block != 0)
-    return wrong_knob("dim_block", s.dim_block,
-                      fmt::format("divisors of {} up to {}", dims, kMostRows));
+  if (s.dim_block < 1 || s.dim_block > kMostRows || tiling.panel % s.dim_block != 0)
+    return wrong_knob("dim_block", s.dim_block, fmt::format("divisors of {}", tiling.panel));
   if (s.unroll < 1 || s.unroll > kMostTurns || (s.unroll & (s.unroll - 1)) != 0)
     return wrong_knob("unroll", s.unroll, "1, 2, 4, 8");
-  if (s.stages > 1) return wrong_knob("stages", s.stages, "0 (read in place), 1 (copy to scratch)");
-  if (s.stages == 1 && problem.dtype != DType::fp32)
-    return wrong_knob("stages", s.stages, "0, as tiles of 16 bits are always copied to scratch");
   return {};
 }
 
@@ -137,19 +132,16 @@ class CpuFamily : public Family {
       for (const int keys : {32, 64, 96, 128, 256})
         for (const int key_block : {2, 3, 4, 6, 8, 12})
           for (const int dim_block : {2, 4, 8})
-            for (const int unroll : {2, 4})
-              for (const int stages : {0, 1}) {
-                if (stages == 1 && problem.dtype != DType::fp32) continue;
-                // Other pairs lose on one product what they gain on the other.
-                if (key_block > 2 * dim_block || dim_block > 2 * key_block) continue;
-                s.tile_q = vectors * lanes;
-                s.tile_kv = keys;
-                s.key_block = key_block;
-                s.dim_block = dim_block;
-                s.unroll = unroll;
-                s.stages = stages;
-                all.push_back(consider(problem, device, shape, s));
-              }
+            for (const int unroll : {2, 4}) {
+              // Other pairs lose on one product what they gain on the other.
+              if (key_block > 2 * dim_block || dim_block > 2 * key_block) continue;
+              s.tile_q = vectors * lanes;
+              s.tile_kv = keys;
+              s.key_block = key_block;
+              s.dim_block = dim_block;
+              s.unroll = unroll;
+              all.push_back(consider(problem, device, shape, s));
+            }
     return all;
   }
 

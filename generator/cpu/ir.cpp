@@ -280,6 +280,13 @@ void Builder::store(V value, V pointer, int align) {
   state_->at.CreateAlignedStore(value.raw, pointer.raw,
                                 llvm::Align(static_cast<std::uint64_t>(align)));
 }
+void Builder::prefetch(V pointer, Cache cache) {
+  llvm::IRBuilder<>& ir = state_->at;
+  constexpr int kRead = 0, kData = 1;
+  const unsigned locality = cache == Cache::first ? 3 : 2;
+  ir.CreateIntrinsic(llvm::Intrinsic::prefetch, {pointer.raw->getType()},
+                     {pointer.raw, ir.getInt32(kRead), ir.getInt32(locality), ir.getInt32(kData)});
+}
 V Builder::element(V pointer, Kind kind, V index) {
   return {state_->at.CreateGEP(state_->type({kind}), pointer.raw, index.raw, "at"), this};
 }

@@ -120,6 +120,9 @@ class Builder {
 
   V load(Type type, V pointer, int align);
   void store(V value, V pointer, int align);
+  // Hints that a line of memory will be read, into the nearest cache or the second one. Any address will do.
+  enum class Cache { first, second };
+  void prefetch(V pointer, Cache cache);
   V element(V pointer, Kind kind, V index);  // address of pointer[index]
   V offset(V pointer, std::int64_t bytes);
 

@@ -30,7 +30,7 @@ double tile_cycles(const Tiling& t, const DeviceInfo& device, double keys) {
   double cycles = kTileCycles + keys * n * kSoftmaxCycles;
   cycles += key_blocks * (product(t.key_block, t.head_dim) + kBlockCycles + t.key_block * n);
   cycles += dim_blocks * (product(t.dim_block, keys) + kBlockCycles + 2 * t.dim_block * n);
-  if (t.staged) cycles += keys * (t.head_dim + t.head_dim_v) / t.lanes * 1.5;
+  if (t.widened) cycles += keys * (t.head_dim + t.head_dim_v) / t.lanes * 1.5;
 
   const double queries = 4.0 * t.head_dim * t.tile_q, out = 4.0 * t.head_dim_v * t.tile_q;
   const double scores = 4.0 * keys * t.tile_q;

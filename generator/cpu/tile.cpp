@@ -74,22 +74,30 @@ void copy_as_floats(Kernel& k, V from, V to, int dims) {
 }
 
 // The rows of one block of keys as fp32: where they lie, or copied to scratch, which then stays in the
-// nearest cache. Rows past the end repeat the last one; their scores are hidden afterwards.
+// nearest cache. Rows past the end repeat the last one; their scores are hidden afterwards. The rows of the
+// next block are fetched ahead, since the processor cannot guess a wide stride.
 Values key_rows(Kernel& k, const TileRows& keys, V key, V count) {
   Builder& ir = k.ir;
   const Tiling& t = k.tiling;
-  Values rows, staged;
+  const Kind kind = storage(k.problem.dtype);
+  Values rows, ahead, staged;
   for (int j = 0; j < t.key_block; ++j) {
     const V index = smaller(key + j, count - 1).named("key", j);
-    rows.push_back(
-        ir.element(keys.base, storage(k.problem.dtype), index * keys.stride).named("k.row", j));
+    rows.push_back(ir.element(keys.base, kind, index * keys.stride).named("k.row", j));
+    ahead.push_back(
+        ir.element(keys.base, kind, (key + (j + t.key_block)) * keys.stride).named("k.ahead", j));
     staged.push_back(ir.offset(k.buffer(t.at.k), std::int64_t{j} * t.head_dim * 4));
   }
-  if (!t.staged) return rows;
+  if (!t.widened) {
+    for (const V row : ahead) ir.prefetch(row, Builder::Cache::first);
+    return rows;
+  }
   const auto copy = [&](V column, int dims) {
-    for (std::size_t j = 0; j < rows.size(); ++j)
-      copy_as_floats(k, ir.element(rows[j], storage(k.problem.dtype), column),
-                     ir.element(staged[j], Kind::f32, column), dims);
+    for (std::size_t j = 0; j < rows.size(); ++j) {
+      ir.prefetch(ir.element(ahead[j], kind, column), Builder::Cache::first);
+      copy_as_floats(k, ir.element(rows[j], kind, column), ir.element(staged[j], Kind::f32, column),
+                     dims);
+    }
   };
   const int whole = t.head_dim / t.lanes * t.lanes;
   if (whole > 0)
@@ -109,8 +117,9 @@ void stage_panel(Kernel& k, const TileRows& values, V first_dim, V count) {
   });
 }
 
-// Adds the product with one block of dims to the outputs.
-void add_dim_block(Kernel& k, const TileRows& block, V scores, V dim, V count, bool rescale) {
+// Adds the product with one block of dims to the outputs, and fetches the rows of `ahead` meanwhile.
+void add_dim_block(Kernel& k, const TileRows& block, const TileRows& ahead, V scores, V dim,
+                   V count, bool rescale) {
   Builder& ir = k.ir;
   const Tiling& t = k.tiling;
   const int columns = t.query_vectors;
@@ -131,6 +140,8 @@ void add_dim_block(Kernel& k, const TileRows& block, V scores, V dim, V count, b
       V row = ir.element(block.base, Kind::f32, key * block.stride).named("v.row");
       for (int u = 0; u < unroll; ++u) {
         if (u > 0) row = ir.element(row, Kind::f32, block.stride).named("v.row");
+        const V next = ir.element(ahead.base, storage(k.problem.dtype), (key + u) * ahead.stride);
+        ir.prefetch(next.named("v.ahead"), Builder::Cache::second);
         Values vectors, elements;
         for (int n = 0; n < columns; ++n)
           vectors.push_back(
@@ -260,19 +271,28 @@ void softmax_tile_with_dropout(Kernel& k, const Dropout& dropout, V first_key, V
 void multiply_values(Kernel& k, const TileRows& values, V scores, V count, bool rescale) {
   Builder& ir = k.ir;
   const Tiling& t = k.tiling;
-  if (!t.staged) {
-    ir.loop("dim.block", ir.i64(0), ir.i64(t.head_dim_v), t.dim_block, [&](V dim) {
-      const TileRows block{ir.element(values.base, Kind::f32, dim).named("v.block"), values.stride};
-      add_dim_block(k, block, scores, dim, count, rescale);
-    });
-    return;
+  const Kind kind = storage(k.problem.dtype);
+  // Rows of fp32 are read where they lie, unless all of them fall on the same lines of the first cache.
+  V copied;
+  if (!t.widened) {
+    constexpr std::int64_t kWayElements = 4096 / 4;
+    copied = equal(values.stride & (kWayElements - 1), std::int64_t{0}).named("rows.collide");
   }
   ir.loop("dim.panel", ir.i64(0), ir.i64(t.head_dim_v), t.panel, [&](V first) {
-    stage_panel(k, values, first, count);
+    const auto copy = [&] { stage_panel(k, values, first, count); };
+    V base = k.buffer(t.at.v), stride = ir.i64(t.panel);
+    if (t.widened) {
+      copy();
+    } else {
+      ir.when("copy.panel", copied, copy);
+      base = select(copied, base, ir.element(values.base, kind, first)).named("panel");
+      stride = select(copied, stride, values.stride).named("panel.stride");
+    }
+    const TileRows ahead{ir.element(values.base, kind, first + t.panel).named("next.panel"),
+                         values.stride};
     ir.loop("dim.block", ir.i64(0), ir.i64(t.panel), t.dim_block, [&](V dim) {
-      const TileRows block{ir.element(k.buffer(t.at.v), Kind::f32, dim).named("v.block"),
-                           ir.i64(t.panel)};
-      add_dim_block(k, block, scores, first + dim, count, rescale);
+      const TileRows block{ir.element(base, Kind::f32, dim).named("v.block"), stride};
+      add_dim_block(k, block, ahead, scores, first + dim, count, rescale);
     });
   });
 }

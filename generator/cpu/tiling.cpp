@@ -16,7 +16,7 @@ Tiling::Tiling(const Problem& problem, const Schedule& schedule)
       key_block(schedule.key_block),
       dim_block(schedule.dim_block),
       unroll(schedule.unroll),
-      staged(problem.dtype != DType::fp32 || schedule.stages != 0),
+      widened(problem.dtype != DType::fp32),
       panel(problem.head_dim_v % 16 == 0 ? 16 : 8) {
   const auto take = [this](int bytes) {
     const int start = scratch_bytes;
