@@ -23,7 +23,7 @@ const std::vector<RegisterTile>& register_tiles(const ArchInfo& arch) {
   static const std::vector<RegisterTile> wide = {
       {4, 4, 4, 64, 4}, {2, 8, 8, 64, 4}, {1, 8, 8, 128, 4}};
   static const std::vector<RegisterTile> narrow = {
-      {3, 3, 2, 96, 2}, {2, 4, 4, 64, 2}, {1, 8, 8, 128, 2}};
+      {3, 4, 4, 64, 4}, {2, 4, 4, 64, 4}, {1, 8, 8, 128, 2}};
   return arch.vector_registers >= 32 ? wide : narrow;
 }
 

@@ -12,18 +12,21 @@ namespace {
 
 constexpr double kBytesPerCycleL2 = 32;  // from L2 to L1, sustained
 constexpr double kHidden = 0.5;          // share of cache traffic that runs beside arithmetic
-constexpr double kBlockCycles = 24;      // to start and to leave an inner loop
-constexpr double kSoftmaxCycles = 6;     // for one vector of scores
-constexpr double kTileCycles = 150;      // of a key tile besides its products
+constexpr double kWideLoadCycles = 1.0;  // of a load beside multiply-adds: 512 bits, and narrower
+constexpr double kLoadCycles = 0.7;
+constexpr double kBlockCycles = 24;   // to start and to leave an inner loop
+constexpr double kSoftmaxCycles = 6;  // for one vector of scores
+constexpr double kTileCycles = 150;   // of a key tile besides its products
 constexpr double kRowCycles = 12;  // tables, packing and storing of one row, besides its elements
 
 // Cycles of the products, softmax and copies for `keys` keys of one tile of rows.
 double tile_cycles(const Tiling& t, const DeviceInfo& device, double keys) {
   const double n = t.query_vectors, element = info(t.dtype).bytes;
   const double l1 = device.l1_bytes > 0 ? static_cast<double>(device.l1_bytes) : 32768;
-  // Two multiply-adds or two loads a cycle, and a chain of four cycles through each accumulator.
+  // Two multiply-adds a cycle, fewer loads, and a chain of four cycles through each accumulator.
+  const double load = t.lanes >= 16 ? kWideLoadCycles : kLoadCycles;
   const auto product = [&](double rows, double steps) {
-    const double slots = std::max(rows * n, rows + n) / 2;
+    const double slots = std::max(rows * n / 2, (rows + n) * load);
     return steps * std::max(slots, 4.0) + steps / t.unroll;
   };
   const double key_blocks = std::ceil(keys / t.key_block), dim_blocks = t.head_dim_v / t.dim_block;
