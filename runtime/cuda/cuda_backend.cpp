@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <atomic>
 #include <map>
 #include <mutex>
 
@@ -30,6 +31,8 @@ constexpr std::array<Rate, 9> kRates = {{{8, 0, 2048, 128},
                                          {10, 3, 8192, 256},
                                          {12, 0, 1024, 256},
                                          {12, 1, 1024, 256}}};
+
+constexpr unsigned kSmemForAll = 48 * 1024;  // bytes that a block may use without being asked for
 
 // Makes a device's primary context current for a scope, unless a context of that device already is.
 class DeviceScope {
@@ -68,10 +71,27 @@ class CudaModule final : public Module {
   };
   std::vector<Entry> entries;
 
+  // Asks for the shared memory that a kernel does not get by itself; each device has to be asked
+  // once. Called before every launch.
+  void prepare(int device_index) const;
+
  private:
   const Driver& driver_;
   cuda::Library library_;
+  mutable std::atomic<std::uint64_t> prepared_{0};  // a bit for each of the first devices
 };
+
+void CudaModule::prepare(int device_index) const {
+  const std::uint64_t bit = device_index < 64 ? std::uint64_t{1} << device_index : 0;
+  if ((prepared_.load(std::memory_order_acquire) & bit) != 0) return;
+  for (const Entry& entry : entries)
+    if (entry.smem_bytes > kSmemForAll)
+      check(driver_,
+            driver_.KernelSetAttribute(cuda::kMaxDynamicSmem, static_cast<int>(entry.smem_bytes),
+                                       entry.kernel, device_index),
+            "cuKernelSetAttribute");
+  prepared_.fetch_or(bit, std::memory_order_release);
+}
 
 class CudaBackend final : public Backend {
  public:
@@ -186,13 +206,9 @@ std::unique_ptr<Module> CudaBackend::load(const Binary& binary, const LaunchPlan
     entry.threads = static_cast<unsigned>(step.threads);
     entry.smem_bytes = static_cast<unsigned>(step.smem_bytes);
     check(d, d.LibraryGetKernel(&entry.kernel, library, step.entry.c_str()), "cuLibraryGetKernel");
-    if (step.smem_bytes > 48 * 1024)
-      check(
-          d,
-          d.KernelSetAttribute(cuda::kMaxDynamicSmem, step.smem_bytes, entry.kernel, device_index),
-          "cuKernelSetAttribute");
     module->entries.push_back(entry);
   }
+  module->prepare(device_index);
   return module;
 }
 
@@ -200,15 +216,17 @@ void CudaBackend::launch(const Module& module, std::span<const StepLaunch> steps
                          const void* params, int device_index, void* stream) {
   const Driver& d = usable();
   const DeviceScope scope(d, device_index, primary(device_index));
-  const auto& entries = static_cast<const CudaModule&>(module).entries;
-  void* arguments[] = {const_cast<void*>(params)};
-  for (const StepLaunch& step : steps) {
-    constexpr std::int64_t kMaxGrid = 2147483647;
+  const auto& code = static_cast<const CudaModule&>(module);
+  code.prepare(device_index);
+  constexpr std::int64_t kMaxGrid = 2147483647;
+  for (const StepLaunch& step : steps)  // before the first one is on its way
     if (step.grid > kMaxGrid)
       throw Error(Status::bad_argument,
                   fmt::format("the launch needs {} blocks; a grid holds {}: split the batch",
                               step.grid, kMaxGrid));
-    const CudaModule::Entry& entry = entries[static_cast<std::size_t>(step.entry)];
+  void* arguments[] = {const_cast<void*>(params)};
+  for (const StepLaunch& step : steps) {
+    const CudaModule::Entry& entry = code.entries[static_cast<std::size_t>(step.entry)];
     const cuda::LaunchConfig config = {{static_cast<unsigned>(step.grid), 1, 1},
                                        {entry.threads, 1, 1},
                                        entry.smem_bytes,
