@@ -40,6 +40,28 @@ void add_aligned(std::vector<Line>& lines,
   }
 }
 
+// Lines up the comments of printed constants again, after some of them were dropped.
+void realign_constants(std::vector<Line>& lines) {
+  constexpr std::string_view kComment = "  // ";
+  const auto is_constant = [](const Line& line) {
+    return line.origin.file.empty() && line.text.starts_with("constexpr ");
+  };
+  for (std::size_t begin = 0, end = 0; begin < lines.size(); begin = end) {
+    std::vector<std::pair<std::string, std::string>> rows;
+    for (end = begin; end < lines.size() && is_constant(lines[end]); ++end) {
+      const std::string& text = lines[end].text;
+      const std::size_t comment = text.find(kComment);
+      const bool commented = comment != std::string::npos;
+      rows.emplace_back(text.substr(0, text.find_last_not_of(' ', comment) + 1),
+                        commented ? text.substr(comment + kComment.size()) : std::string());
+    }
+    std::vector<Line> aligned;
+    add_aligned(aligned, rows);
+    std::move(aligned.begin(), aligned.end(), lines.begin() + static_cast<std::ptrdiff_t>(begin));
+    end = std::max(end, begin + 1);
+  }
+}
+
 const char* cuda_type(ParamType type) {
   switch (type) {
     case ParamType::element_in:
@@ -230,7 +252,8 @@ std::string join(const std::vector<Line>& lines) {
 
 Source make_source(const Emission& emission, const Target& target) {
   std::vector<Line> lines = emission.banner;
-  const std::vector<Line> body = prune(resolve(emission.path, emission.options, emission.printed));
+  std::vector<Line> body = prune(resolve(emission.path, emission.options, emission.printed));
+  realign_constants(body);
   lines.insert(lines.end(), body.begin(), body.end());
   Source source;
   source.language = Language::cuda;

@@ -65,7 +65,13 @@ class Resolver {
   }
 
   bool condition(std::string_view text) const {
-    return evaluate(*parse_expr(text), [this](std::string_view name) -> double {
+    ExprPtr expr;
+    try {
+      expr = parse_expr(text);
+    } catch (const Error& error) {
+      fail(error.message);
+    }
+    return evaluate(*expr, [this](std::string_view name) -> double {
              const auto found = options_.find(std::string(name));
              if (found == options_.end()) fail(fmt::format("unknown option {}", name));
              return found->second;

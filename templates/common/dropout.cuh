@@ -1,5 +1,6 @@
 //~ Dropout bits: the device side of core/philox.hpp, which defines them.
 
+#if FW_DROPOUT
 // Four random words from a counter: Philox 4x32 with seven rounds (Salmon et al., 2011).
 struct Philox {
   u32 word[4];
@@ -62,3 +63,4 @@ __device__ __forceinline__ u64 find_dropout_key(const Params& params) {
   if (params.rng_state == nullptr) return params.dropout_key;
   return load_global(params.rng_state) + load_global(params.rng_state + 1) * 0x9E3779B97F4A7C15ull;
 }
+#endif

@@ -1,6 +1,7 @@
 //~ Dropout of one warp's weights. The four lanes of a quad share the keep words of their rows: each
 //~ draws a quarter of them.
 
+#if FW_DROPOUT
 #if FW_FP32
 // Clears the dropped ones of the weights of keys 8n + 2t and 8n + 2t + 1 in one row; their keep
 // bits are at the top of byte n % 4 of `even` and `odd`.
@@ -44,3 +45,4 @@ __device__ __forceinline__ void drop_weights(u32 (&weights)[kRowTiles][kKeySteps
     }
   }
 }
+#endif

@@ -1,0 +1,158 @@
+// Every schedule that the family calls legal must compile without spills and take what was estimated. A sample
+// that changes from day to day runs by default; all of it runs under the label slow.
+#include <iostream>
+#include <random>
+
+#include "core/device_profiles.hpp"
+#include "core/error.hpp"
+#include "tests/generator/nvrtc_runs.hpp"
+#include "tests/support/random.hpp"
+#include "tests/support/testing.hpp"
+
+using namespace flashwright;
+using namespace flashwright::testing;
+
+namespace {
+
+constexpr Shape kLong{4, 16, 16, 4096, 4096}, kFewRows{64, 32, 8, 1, 8192};
+constexpr int kDefaultsSampled = 120, kSpaceSampled = 60;
+constexpr Margins kMargins = {24, 72};
+
+const std::vector<std::pair<int, int>> kHeadDims = {
+    {8, 8},     {16, 16},   {24, 24},   {32, 32},   {40, 40},   {64, 64},
+    {72, 72},   {80, 80},   {96, 96},   {104, 104}, {128, 128}, {160, 160},
+    {192, 192}, {200, 200}, {256, 256}, {64, 128},  {192, 128}, {128, 64}};
+
+std::vector<Target> targets() {
+  std::vector<Target> out;
+  for (const char* name : {"sm_80", "sm_86", "sm_89", "sm_90a", "sm_120"})
+    if (nvrtc_knows(parse_target(name))) out.push_back(parse_target(name));
+  return out;
+}
+
+std::vector<Problem> grid() {
+  std::vector<Problem> out;
+  for (const Target& target : targets())
+    for (const DType dtype : {DType::bf16, DType::fp16, DType::fp32})
+      for (const auto& [head_dim, head_dim_v] : kHeadDims)
+        for (const auto kind :
+             {Mask::Kind::none, Mask::Kind::causal, Mask::Kind::window, Mask::Kind::blocks})
+          for (const bool dropout : {false, true})
+            out.push_back({Direction::forward, Algorithm::tiled, dtype, head_dim, head_dim_v, kind,
+                           dropout, target});
+  return out;
+}
+
+NamedKernel with_default(const Problem& problem, const Shape& shape) {
+  const DeviceInfo device = assumed_device(problem.target);
+  return {to_string(problem), problem, sm80_family().default_schedule(problem, device, shape)};
+}
+
+// Defaults for long and for few query rows; equal kernels once.
+std::vector<NamedKernel> all_defaults() {
+  std::vector<NamedKernel> out;
+  for (const Problem& problem : grid()) {
+    out.push_back(with_default(problem, kLong));
+    if (NamedKernel few = with_default(problem, kFewRows); few.schedule != out.back().schedule)
+      out.push_back(few);
+  }
+  return out;
+}
+
+std::vector<NamedKernel> all_of_the_space(const Problem& problem) {
+  std::vector<NamedKernel> out;
+  for (const Schedule& schedule :
+       legal_schedules(sm80_family(), problem, assumed_device(problem.target), kLong))
+    out.push_back({to_string(problem), problem, schedule});
+  return out;
+}
+
+// The law of registers differs between 16 and 32 bits, so they are reported apart.
+void check_all(const std::string& what, const std::vector<NamedKernel>& kernels) {
+  for (const bool wide : {false, true}) {
+    std::vector<NamedKernel> some;
+    for (const NamedKernel& kernel : kernels)
+      if ((kernel.problem.dtype == DType::fp32) == wide) some.push_back(kernel);
+    if (some.empty()) continue;
+    const CompileSummary summary = compile_all(some, kMargins);
+    std::cout << what << (wide ? ", fp32: " : ", 16 bits: ") << summary.text() << std::endl;
+    INFO(faults_of(summary));
+    CHECK(summary.faults.empty());
+    CHECK(summary.compiled == static_cast<int>(some.size()));
+  }
+}
+
+}  // namespace
+
+TEST_SUITE_BEGIN("compile");
+
+TEST_CASE("what is said to be supported compiles") {  // C113
+  if (lacks_nvrtc("compile what is supported")) return;
+  std::vector<NamedKernel> kernels;
+  for (const char* name : {"sm_80", "sm_86", "sm_90a", "sm_100", "sm_120"})
+    for (const char* dtype : {"fp16", "bf16", "fp32"})
+      for (const int head_dim : {8, 64, 72, 128, 192, 256, 512, 576}) {
+        Config config = config_from_json(std::string(R"({"dtype":")") + dtype + "\"}");
+        config.head_dim = head_dim;
+        CHECK(config_faults(config).empty() == (head_dim <= 256));
+        const Target target = parse_target(name);
+        if (head_dim > 256 || !nvrtc_knows(target)) continue;
+        kernels.push_back(with_default(normalise(config, target), kLong));
+      }
+  check_all("supported", kernels);
+}
+
+TEST_CASE("sampled default schedules compile without spills, as estimated") {
+  if (lacks_nvrtc("compile sampled defaults")) return;
+  std::vector<NamedKernel> kernels = all_defaults();
+  std::mt19937_64 random(test_seed());
+  std::shuffle(kernels.begin(), kernels.end(), random);
+  kernels.resize(kDefaultsSampled);
+  check_all("sampled defaults", kernels);
+}
+
+TEST_CASE("sampled schedules of the pruned space compile without spills, as estimated") {
+  if (lacks_nvrtc("compile sampled schedules")) return;
+  std::vector<NamedKernel> kernels;
+  const std::vector<Problem> problems = grid();
+  std::mt19937_64 random(test_seed() + 1);
+  while (static_cast<int>(kernels.size()) < kSpaceSampled) {
+    const std::vector<NamedKernel> legal = all_of_the_space(problems[random() % problems.size()]);
+    REQUIRE(!legal.empty());
+    kernels.push_back(legal[random() % legal.size()]);
+  }
+  check_all("sampled schedules", kernels);
+}
+
+TEST_CASE("a kernel that asks for more registers than there are is seen to spill") {  // C95
+  if (lacks_nvrtc("spills are seen")) return;
+  NamedKernel greedy = with_default(
+      normalise(config_from_json(R"({"head_dim":256})"), parse_target("sm_90a")), kLong);
+  greedy.schedule = parse_schedule("q128.kv256.w4.st1.qr1.b1");
+  const CompileSummary summary = compile_all({greedy}, kMargins);
+  REQUIRE(summary.faults.size() == 1);
+  CHECK(contains(summary.faults.front(), "spills "));
+}
+
+TEST_SUITE_END();
+TEST_SUITE_BEGIN("compile_all");
+
+TEST_CASE("all default schedules compile without spills, as estimated") {
+  if (lacks_nvrtc("compile all defaults")) return;
+  check_all("all defaults", all_defaults());
+}
+
+TEST_CASE("the whole pruned space of the common problems compiles without spills, as estimated") {
+  if (lacks_nvrtc("compile the whole space")) return;
+  std::vector<NamedKernel> kernels;
+  for (const Target& target : targets())
+    for (const auto& [dtype, head_dim] :
+         {std::pair{DType::bf16, 64}, {DType::bf16, 128}, {DType::fp32, 64}})
+      for (const NamedKernel& kernel :
+           all_of_the_space({Direction::forward, Algorithm::tiled, dtype, head_dim, head_dim,
+                             Mask::Kind::causal, false, target}))
+        kernels.push_back(kernel);
+  check_all("whole space", kernels);
+}
+
+TEST_SUITE_END();

@@ -1,0 +1,239 @@
+// Legality: schedules that cannot run are refused with the reason before anything is compiled, and something is
+// always left (cases C100, C112, C113).
+#include <map>
+#include <set>
+
+#include "core/device_profiles.hpp"
+#include "core/dtype.hpp"
+#include "generator/emit.hpp"
+#include "tests/support/emitted.hpp"
+#include "tests/support/random.hpp"
+#include "tests/support/testing.hpp"
+
+using namespace flashwright;
+using namespace flashwright::testing;
+
+namespace {
+
+constexpr Shape kLong{4, 16, 16, 4096, 4096}, kFewRows{64, 32, 8, 1, 8192},
+    kMiddle{1, 8, 8, 200, 200};
+
+std::vector<Target> cuda_targets() {
+  std::vector<Target> targets;
+  for (const ArchInfo& arch : known_architectures())
+    if (arch.target.backend == BackendKind::cuda) targets.push_back(arch.target);
+  return targets;
+}
+
+std::vector<std::pair<int, int>> all_head_dims() {
+  std::vector<std::pair<int, int>> dims = {{64, 128}, {128, 64}, {192, 128},
+                                           {8, 256},  {256, 8},  {72, 40}};
+  for (int head_dim = kMinHeadDim; head_dim <= kMaxHeadDim; head_dim += kHeadDimStep)
+    dims.emplace_back(head_dim, head_dim);
+  return dims;
+}
+
+template <typename Visit>
+void each_problem(const Target& target, const Visit& visit) {
+  for (const DType dtype : {DType::fp16, DType::bf16, DType::fp32})
+    for (const auto& [head_dim, head_dim_v] : all_head_dims())
+      for (const auto kind :
+           {Mask::Kind::none, Mask::Kind::causal, Mask::Kind::window, Mask::Kind::blocks})
+        for (const bool dropout : {false, true})
+          visit(Problem{Direction::forward, Algorithm::tiled, dtype, head_dim, head_dim_v, kind,
+                        dropout, target});
+}
+
+// What a multiprocessor has, by the programming guide, and what a candidate asks of it.
+bool fits(const Candidate& c, const DeviceInfo& device) {
+  const ArchInfo& arch = arch_info(device.target);
+  const int blocks = c.schedule.blocks_per_sm;
+  return c.estimate.smem_bytes <= device.smem_per_block &&
+         blocks * (c.estimate.smem_bytes + 1024) <= device.smem_per_sm &&
+         c.estimate.threads <= 1024 && blocks * c.estimate.threads <= arch.threads_per_sm &&
+         c.estimate.registers <= 255 &&
+         blocks * c.estimate.threads * c.estimate.registers <= arch.registers_per_sm;
+}
+
+// A candidate without the one knob that only bounds registers.
+Schedule without_blocks(Schedule schedule) {
+  schedule.blocks_per_sm = 0;
+  return schedule;
+}
+
+}  // namespace
+
+TEST_SUITE_BEGIN("unit");
+
+TEST_CASE("every supported problem has a default schedule that can run on its device") {
+  for (const Target& target : cuda_targets()) {
+    const DeviceInfo device = assumed_device(target);
+    INFO(to_string(target));
+    std::string illegal;
+    each_problem(target, [&](const Problem& problem) {
+      REQUIRE(sm80_family().reasons_against(problem).empty());
+      for (const Shape& shape : {kLong, kFewRows, kMiddle}) {
+        const Schedule schedule = sm80_family().default_schedule(problem, device, shape);
+        const Candidate candidate = sm80_family().consider(problem, device, shape, schedule);
+        if (!candidate.rejected.empty() || !fits(candidate, device))
+          illegal +=
+              "\n" + to_string(problem) + " " + to_string(schedule) + ": " + candidate.rejected;
+      }
+    });
+    INFO(illegal);
+    CHECK(illegal.empty());
+  }
+}
+
+TEST_CASE("legal candidates fit the device, and each rejection says why") {  // C100
+  const std::map<std::string, int> limits = {{"sm_80", 166912},  {"sm_86", 101376},
+                                             {"sm_89", 101376},  {"sm_90", 232448},
+                                             {"sm_100", 232448}, {"sm_120", 101376}};
+  for (const auto& [name, limit] : limits) {
+    const Target target = parse_target(name);
+    const DeviceInfo device = assumed_device(target);
+    CHECK(device.smem_per_block == limit);
+    for (const int head_dim : {64, 128, 256}) {
+      const Problem problem{Direction::forward, Algorithm::tiled,   DType::bf16, head_dim,
+                            head_dim,           Mask::Kind::causal, false,       target};
+      int legal = 0, too_large = 0, wrong = 0;
+      for (const Candidate& candidate : sm80_family().space(problem, device, kLong)) {
+        legal += candidate.rejected.empty();
+        wrong += candidate.rejected.empty() && !fits(candidate, device);
+        if (candidate.estimate.smem_bytes > limit) {
+          ++too_large;
+          wrong += !contains(candidate.rejected, std::to_string(candidate.estimate.smem_bytes)) ||
+                   !contains(candidate.rejected, std::to_string(limit));
+        }
+      }
+      INFO(name << " d" << head_dim);
+      CHECK(wrong == 0);
+      CHECK(legal > 5);
+      CHECK((too_large > 0 || head_dim == 64));
+    }
+  }
+}
+
+TEST_CASE(
+    "the filter follows the limits of the device it is given, not those of the architecture") {
+  const Problem problem =
+      normalise(config_from_json(R"({"head_dim":128})"), parse_target("sm_90a"));
+  const Schedule schedule = parse_schedule("q128.kv64.w4.st2.b1");
+  DeviceInfo device = assumed_device(problem.target);
+  const int need = sm80_family().consider(problem, device, kLong, schedule).estimate.smem_bytes;
+  CHECK(need > 48 * 1024);
+  for (const int limit : {need - 1, need, need + 1}) {
+    device.smem_per_block = limit;
+    const std::string rejected = sm80_family().consider(problem, device, kLong, schedule).rejected;
+    CHECK(rejected.empty() == (limit >= need));
+    if (limit < need) CHECK(contains(rejected, std::to_string(need) + " bytes"));
+  }
+  device.smem_per_block = need;
+  device.smem_per_sm = need + 1023;  // the system keeps 1 KiB of each block
+  CHECK(contains(sm80_family().consider(problem, device, kLong, schedule).rejected,
+                 "multiprocessor"));
+}
+
+TEST_CASE("a schedule outside the rules is refused with the knob, its value and what is allowed") {
+  const Problem problem =
+      normalise(config_from_json(R"({"head_dim":64,"dropout":0.1})"), parse_target("sm_80"));
+  const DeviceInfo device = assumed_device(problem.target);
+  const std::vector<std::pair<std::string, std::vector<std::string>>> table = {
+      {"", {"warps", "0", "1, 2, 4, 8"}},
+      {"q64.kv64.w3.st2.b1", {"warps is 3", "1, 2, 4, 8"}},
+      {"q64.kv64.w4.st4.b1", {"stages is 4", "1, 2, 3"}},
+      {"q64.kv64.w4.st2.qr2.b1", {"q_in_registers is 2", "0, 1"}},
+      {"q64.kv64.w4.st2", {"blocks_per_sm is 0"}},
+      {"q48.kv64.w4.st2.b1", {"tile_q is 48", "16 or 32 rows", "4 warps"}},
+      {"q64.kv48.w4.st2.b1", {"tile_kv is 48", "steps of 32"}},
+      {"q64.kv288.w4.st1.b1", {"tile_kv is 288", "32..256"}},
+      {"q64.kv64.w4.st2.b1.mk4", {"key_block", "CPU"}},
+      {"q64.kv64.w4.st2.b8", {"8 blocks", "multiprocessor"}}};
+  for (const auto& [text, named] : table) {
+    INFO(text);
+    const std::string rejected =
+        sm80_family().consider(problem, device, kLong, parse_schedule(text)).rejected;
+    INFO(rejected);
+    CHECK(!rejected.empty());
+    for (const std::string& part : named) CHECK(contains(rejected, part));
+  }
+}
+
+TEST_CASE("the space holds each schedule once, and agrees with a look at one schedule") {
+  std::set<std::string> problems;
+  for (const NamedKernel& kernel : random_kernels(test_seed(), 12)) {
+    const DeviceInfo device = assumed_device(kernel.problem.target);
+    const std::vector<Candidate> space = sm80_family().space(kernel.problem, device, kLong);
+    std::set<Schedule> seen;
+    std::string trouble;
+    for (const Candidate& c : space) {
+      if (!seen.insert(c.schedule).second) trouble += "\ntwice: " + to_string(c.schedule);
+      const Candidate alone = sm80_family().consider(kernel.problem, device, kLong, c.schedule);
+      if (c.rejected.empty() &&
+          (!alone.rejected.empty() || alone.estimate.smem_bytes != c.estimate.smem_bytes))
+        trouble += "\ndiffers: " + to_string(c.schedule);
+      if (c.rejected.empty() && !(c.estimate.time_us > 0))
+        trouble += "\nno time: " + to_string(c.schedule);
+    }
+    INFO(to_string(kernel.problem) << trouble);
+    CHECK(trouble.empty());
+  }
+}
+
+TEST_CASE("what is dropped as the same code as another candidate has that other one in the space") {
+  std::string lost;
+  for (const char* name : {"sm_80", "sm_86", "sm_90a"})
+    for (const int head_dim : {16, 64, 128}) {
+      Problem problem = normalise(config_from_json(R"({"head_dim":64})"), parse_target(name));
+      problem.head_dim = problem.head_dim_v = head_dim;
+      const std::vector<Candidate> space =
+          sm80_family().space(problem, assumed_device(problem.target), kLong);
+      std::set<Schedule> legal;
+      for (const Candidate& c : space)
+        if (c.rejected.empty()) legal.insert(without_blocks(c.schedule));
+      for (const Candidate& c : space)
+        if (c.rejected.starts_with("the same code as") &&
+            legal.count(without_blocks(c.schedule)) == 0 && lost.size() < 2000)
+          lost += "\n" + to_string(problem) + " " + to_string(c.schedule) + ": " + c.rejected;
+    }
+  INFO(lost);
+  CHECK(lost.empty());
+}
+
+TEST_CASE(
+    "the default depends on the shape only through its sizes' classes, and the model on all of "
+    "it") {
+  const Problem problem =
+      normalise(config_from_json(R"({"head_dim":128,"mask":"causal"})"), parse_target("sm_90a"));
+  const DeviceInfo device = assumed_device(problem.target);
+  const Schedule schedule = sm80_family().default_schedule(problem, device, {1, 8, 8, 1000, 1000});
+  for (std::int64_t length = 1000; length <= 1100; ++length)  // C104
+    for (std::int64_t batch = 1; batch <= 8; ++batch)
+      CHECK(sm80_family().default_schedule(problem, device, {batch, 8, 8, length, length}) ==
+            schedule);
+  const auto time = [&](const Shape& shape) {
+    return sm80_family().consider(problem, device, shape, schedule).estimate.time_us;
+  };
+  CHECK(time({4, 16, 16, 8192, 8192}) > 2 * time({4, 16, 16, 4096, 4096}));
+  CHECK(time({1, 1, 1, 0, 0}) > 0);
+}
+
+TEST_CASE("a problem that no family can do is refused with every reason") {
+  const FamilySm80& family = sm80_family();
+  register_family(BackendKind::cuda, &family);
+  CHECK(choose_family(normalise(config_from_json(R"({"head_dim":64})"), parse_target("sm_80")))
+            .name() == "sm80");
+  const Problem cpu = normalise(config_from_json(R"({"head_dim":64})"), {BackendKind::cpu, "avx2"});
+  CHECK(reasons_against(cpu) ==
+        std::vector<std::string>{"no kernel family for cpu:avx2 is present"});
+  const Error error = error_of([&] { choose_family(cpu); });
+  CHECK(error.status == Status::unsupported);
+  CHECK(contains(error.message, to_string(cpu)));
+  Problem unfused =
+      normalise(config_from_json(R"({"head_dim":64,"mask":"blocks"})"), parse_target("sm_80"));
+  unfused.algorithm = Algorithm::unfused;
+  CHECK(reasons_against(unfused).size() == 1);
+  CHECK(contains(reasons_against(unfused).front(), "sm80: mask is blocks"));
+}
+
+TEST_SUITE_END();
