@@ -225,6 +225,16 @@ flashwright_status flashwright_prepare(flashwright_engine* engine, const char* c
   });
 }
 
+flashwright_status flashwright_kernel_device(const flashwright_kernel* kernel, int32_t* device_type,
+                                             int32_t* device_id) {
+  return guarded([&] {
+    const fw::Code& code = *kernel_of(kernel).code;
+    *required(device_type, "device_type") =
+        code.problem.target.backend == fw::BackendKind::cpu ? 1 : 2;
+    *required(device_id, "device_id") = code.device.index;
+  });
+}
+
 flashwright_status flashwright_kernel_workspace_bytes(const flashwright_kernel* kernel,
                                                       const flashwright_arguments* arguments,
                                                       size_t* bytes) {

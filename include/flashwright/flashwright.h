@@ -174,6 +174,10 @@ FLASHWRIGHT_API flashwright_status flashwright_prepare(flashwright_engine* engin
                                                        flashwright_progress progress, void* user,
                                                        char** report);
 
+/* Where the kernel runs and its tensors lie, in the numbers of flashwright_tensor. */
+FLASHWRIGHT_API flashwright_status flashwright_kernel_device(const flashwright_kernel* kernel,
+                                                             int32_t* device_type,
+                                                             int32_t* device_id);
 /* Bytes of device memory that a launch with these arguments needs besides its tensors. */
 FLASHWRIGHT_API flashwright_status flashwright_kernel_workspace_bytes(
     const flashwright_kernel* kernel, const flashwright_arguments* arguments, size_t* bytes);

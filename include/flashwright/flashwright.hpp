@@ -9,8 +9,10 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -91,11 +93,11 @@ class Tensor {
 // One call of attention; see flashwright_arguments for shapes and meanings.
 struct Arguments {
   Tensor q, k, v, o;
-  std::optional<Tensor> lse;
+  std::optional<Tensor> lse = std::nullopt;
   const flashwright_blocks* blocks = nullptr;
   std::uint64_t seed = 0, offset = 0;
   const std::uint64_t* rng_state = nullptr;
-  std::optional<std::int64_t> q_position;
+  std::optional<std::int64_t> q_position = std::nullopt;
 
   flashwright_arguments get() {
     flashwright_arguments out{};
@@ -126,6 +128,17 @@ class Kernel {
     return *this;
   }
   ~Kernel() { flashwright_kernel_release(handle_); }
+
+  struct Device {
+    bool cuda;
+    int index;
+  };
+  // Where it runs and its tensors lie.
+  Device device() const {
+    std::int32_t type = 0, index = 0;
+    check(flashwright_kernel_device(handle_, &type, &index));
+    return {type == 2, index};
+  }
 
   std::size_t workspace_bytes(Arguments& arguments) const {
     const flashwright_arguments args = arguments.get();
