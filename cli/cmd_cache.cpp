@@ -126,6 +126,7 @@ void add_cache(CLI::App& app, Context& context) {
   CLI::App* const cache =
       app.add_subcommand("cache", "The stores: path, ls, show, verify, prune, export, import");
   cache->require_subcommand(1);
+  cache->add_flag("--json", context.json, "print JSON and nothing else");
   const auto argument = std::make_shared<std::string>();
   const auto add = [&](const char* name, const char* about, std::function<Exit()> action) {
     CLI::App* const command = context.add_command(*cache, name, about);

@@ -131,8 +131,9 @@ void compute(Context& context, const Options& options, const RunInputs& inputs, 
   const flashwright::Kernel kernel(handle);
   report["get_kernel_us"] = microseconds_since(start);
   report["kernel"] = Json::parse(kernel.describe());
-  place.on_host = report["kernel"].value("target", "").starts_with("cpu");
-  place.device_index = report["kernel"].value("device_index", 0);
+  const flashwright::Kernel::Device device = kernel.device();
+  place.on_host = !device.cuda;
+  place.device_index = device.index;
 
   const flashwright_arguments* const arguments = call.on_device(place);
   std::size_t bytes = 0;
