@@ -12,19 +12,22 @@
 namespace flashwright {
 namespace {
 
-// What a narrow tile of rows is widened to in registers: with few query vectors more keys and dims have
-// to share one, so that enough multiply-adds are independent of each other.
+// A block of results in registers. With few query vectors more keys and dims have to share one, so that
+// enough multiply-adds are independent of each other.
 struct RegisterTile {
   int query_vectors, key_block, dim_block, tile_kv, unroll;
 };
 
-// Register tiles without spills, from the widest to the narrowest, by number of vector registers.
+// Register tiles without spills, from the widest to the narrowest.
 const std::vector<RegisterTile>& register_tiles(const ArchInfo& arch) {
-  static const std::vector<RegisterTile> wide = {
-      {4, 4, 4, 64, 4}, {2, 8, 8, 64, 4}, {1, 8, 8, 128, 4}};
-  static const std::vector<RegisterTile> narrow = {
+  static const std::vector<RegisterTile> avx512 = {
+      {4, 6, 4, 96, 4}, {2, 8, 8, 64, 4}, {1, 8, 8, 128, 4}};
+  static const std::vector<RegisterTile> avx2 = {
       {3, 4, 4, 64, 4}, {2, 4, 4, 64, 4}, {1, 8, 8, 128, 2}};
-  return arch.vector_registers >= 32 ? wide : narrow;
+  static const std::vector<RegisterTile> neon = {
+      {4, 4, 4, 64, 4}, {2, 8, 8, 64, 4}, {1, 8, 8, 128, 4}};
+  if (arch.vector_registers < 32) return avx2;
+  return arch.vector_bytes >= 64 ? avx512 : neon;
 }
 
 // Rows that one key head has to serve: what a tile can be filled with.
@@ -44,6 +47,19 @@ Schedule schedule_of(const Problem& problem, const RegisterTile& tile) {
   return schedule;
 }
 
+bool is_cpu_knob(const Knob& knob) {
+  for (int Schedule::*const value : {&Schedule::tile_q, &Schedule::tile_kv, &Schedule::key_block,
+                                     &Schedule::dim_block, &Schedule::unroll})
+    if (knob.value == value) return true;
+  return false;
+}
+
+// A register tile cuts the keys of a tile into whole blocks.
+void fit_key_block(Schedule& schedule) {
+  constexpr int kAlwaysDivides = 4;
+  if (schedule.tile_kv % schedule.key_block != 0) schedule.key_block = kAlwaysDivides;
+}
+
 // Fills in the knobs that a pinned schedule leaves open.
 Schedule completed(const Problem& problem, const Schedule& given) {
   const ArchInfo& arch = arch_info(problem.target);
@@ -54,7 +70,8 @@ Schedule completed(const Problem& problem, const Schedule& given) {
   const Schedule filler = schedule_of(problem, tile);
   Schedule out = given;
   for (const Knob& knob : knobs())
-    if (out.*knob.value == 0) out.*knob.value = filler.*knob.value;
+    if (is_cpu_knob(knob) && out.*knob.value == 0) out.*knob.value = filler.*knob.value;
+  if (given.key_block == 0) fit_key_block(out);
   return out;
 }
 
@@ -66,9 +83,8 @@ std::string wrong_knob(const char* name, int value, const std::string& allowed) 
 std::string knob_fault(const Problem& problem, const Schedule& s) {
   const int lanes = arch_info(problem.target).vector_bytes / 4;
   for (const Knob& knob : knobs())
-    if (s.*knob.value < 0) return wrong_knob(knob.name, s.*knob.value, "no negative number");
-  if (s.warps != 0 || s.stages != 0 || s.q_in_registers != 0 || s.blocks_per_sm != 0)
-    return "warps, stages, q_in_registers and blocks_per_sm are knobs of GPU kernels";
+    if (s.*knob.value != 0 && !is_cpu_knob(knob))
+      return wrong_knob(knob.name, s.*knob.value, "0, as it is a knob of GPU kernels");
   constexpr int kMostVectors = 8, kMostKeys = 1024, kMostRows = 16, kMostTurns = 8, kKeyUnit = 32;
   if (s.tile_q % lanes != 0 || s.tile_q < lanes || s.tile_q > kMostVectors * lanes)
     return wrong_knob("tile_q", s.tile_q,
@@ -163,15 +179,20 @@ class CpuFamily : public Family {
                             const Shape& shape) const override {
     const std::vector<RegisterTile>& tiles = register_tiles(arch_info(problem.target));
     const std::int64_t rows = rows_of(problem, shape);
-    Schedule best = schedule_of(problem, tiles.front());
-    for (const RegisterTile& tile : tiles)
-      if (const Schedule s = schedule_of(problem, tile); rows <= s.tile_q) best = s;
-    // Small caches: fewer keys at a time first, then fewer rows.
-    const auto fits = [&](const Schedule& s) {
-      return knob_fault(problem, s).empty() && budget_fault(Tiling(problem, s), device).empty();
-    };
-    while (!fits(best) && best.tile_kv > 32) best.tile_kv = best.tile_kv > 96 ? 64 : 32;
-    return best;
+    std::size_t widest = 0;  // no wider than it takes to hold all rows
+    while (widest + 1 < tiles.size() && rows <= schedule_of(problem, tiles[widest + 1]).tile_q)
+      ++widest;
+    // Small caches get fewer keys at a time, then fewer rows.
+    Schedule schedule;
+    for (std::size_t i = widest; i < tiles.size(); ++i) {
+      for (const int keys : {tiles[i].tile_kv, 64, 32}) {
+        schedule = schedule_of(problem, tiles[i]);
+        schedule.tile_kv = std::min(schedule.tile_kv, keys);
+        fit_key_block(schedule);
+        if (budget_fault(Tiling(problem, schedule), device).empty()) return schedule;
+      }
+    }
+    return schedule;
   }
 
   Source emit(const Problem& problem, const Schedule& given) const override {

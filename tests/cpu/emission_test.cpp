@@ -273,7 +273,8 @@ TEST_CASE("pinned schedules: filled in or refused by name") {
   CHECK(reason("q64.kv64.mk5").find("key_block is 5") == 0);
   CHECK(reason("q64.kv64.md7").find("dim_block is 7") == 0);
   CHECK(reason("q64.kv64.u3").find("unroll is 3") == 0);
-  CHECK(reason("q64.w4").find("warps") == 0);
+  CHECK(reason("q64.w4").find("warps is 4") == 0);
+  CHECK(reason("q64.st2").find("stages is 2") == 0);
   CHECK(reason("q128.kv64.mk4.md4").find("register budget") == 0);
   CHECK(reason("q64.kv1024.mk4").find("L1") == 0);
   CHECK_THROWS_AS(family.emit(problem, parse_schedule("q65")), Error);
