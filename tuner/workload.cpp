@@ -7,6 +7,8 @@
 #include <numbers>
 
 #include "core/dtype.hpp"
+#include "core/error.hpp"
+#include "core/log.hpp"
 
 namespace flashwright {
 namespace {
@@ -24,16 +26,21 @@ std::uint64_t mix(std::uint64_t x) {
 void fill_normal(DType dtype, void* elements, std::int64_t count, std::uint64_t seed) {
   const int bytes = info(dtype).bytes;
   auto* out = static_cast<unsigned char*>(elements);
+  // Drawing is slow: what follows repeats. An odd period, so that no two rows or tiles are alike.
+  constexpr std::int64_t kPeriod = (1 << 20) - 3;
+  const std::int64_t drawn = std::min(count, kPeriod);
   // Box and Muller's two normal numbers from two uniform ones.
-  for (std::int64_t i = 0; i < count; i += 2) {
+  for (std::int64_t i = 0; i < drawn; i += 2) {
     const std::uint64_t word = mix(seed * 0xD1342543DE82EF95u + static_cast<std::uint64_t>(i));
     const float u = static_cast<float>((word >> 40) + 1) * 0x1p-24f;
     const float angle =
         static_cast<float>(word & 0xffffff) * (0x1p-24f * 2 * std::numbers::pi_v<float>);
     const float radius = std::sqrt(-2 * std::log(u));
     from_float(dtype, radius * std::cos(angle), out + i * bytes);
-    if (i + 1 < count) from_float(dtype, radius * std::sin(angle), out + (i + 1) * bytes);
+    if (i + 1 < drawn) from_float(dtype, radius * std::sin(angle), out + (i + 1) * bytes);
   }
+  for (std::int64_t i = drawn; i < count; i += drawn)
+    std::memcpy(out + i * bytes, out, static_cast<std::size_t>(std::min(drawn, count - i) * bytes));
 }
 
 Shape bounded_shape(const Problem& problem, const Shape& shape, std::int64_t max_elements) {
@@ -50,6 +57,31 @@ Shape bounded_shape(const Problem& problem, const Shape& shape, std::int64_t max
     out.heads_q = out.heads_kv * group;
   }
   return out;
+}
+
+DeviceMemory::DeviceMemory(Backend& backend, int device_index, std::size_t bytes)
+    : backend_(&backend),
+      device_index_(device_index),
+      address_(backend.allocate(device_index, bytes)),
+      bytes_(bytes) {}
+
+DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
+  std::swap(backend_, other.backend_);
+  std::swap(device_index_, other.device_index_);
+  std::swap(address_, other.address_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+void DeviceMemory::release() noexcept {
+  if (address_ == nullptr) return;
+  try {
+    backend_->deallocate(device_index_, address_);
+  } catch (const Error& error) {  // a device that has failed keeps its memory
+    log(LogLevel::warn, "device memory: " + error.message);
+  }
+  address_ = nullptr;
+  bytes_ = 0;
 }
 
 Workload::Workload(const Problem& problem, const Shape& shape, Backend& backend, int device_index,
@@ -71,7 +103,7 @@ Workload::Workload(const Problem& problem, const Shape& shape, Backend& backend,
   if (problem.mask == Mask::Kind::blocks) make_blocks(seed);
   device_arguments_ = h;
   const auto on_device = [&](TensorView& view, const Buffer& buffer) {
-    view.data = buffer.device;
+    view.data = buffer.device.address();
     view.device = backend_.kind();
     view.device_index = device_index_;
   };
@@ -83,9 +115,9 @@ Workload::Workload(const Problem& problem, const Shape& shape, Backend& backend,
   if (!h.blocks) return;
   const auto copy = [&](const auto& values) {
     const std::size_t bytes = values.size() * sizeof values[0];
-    mask_memory_.push_back(backend_.allocate(device_index_, bytes));
-    backend_.copy_in(device_index_, mask_memory_.back(), values.data(), bytes);
-    return mask_memory_.back();
+    void* const memory = mask_memory_.emplace_back(backend_, device_index_, bytes).address();
+    backend_.copy_in(device_index_, memory, values.data(), bytes);
+    return memory;
   };
   BlockLists& lists = *device_arguments_.blocks;
   lists.full_offsets = static_cast<const std::int32_t*>(copy(mask_.full_offsets));
@@ -95,22 +127,16 @@ Workload::Workload(const Problem& problem, const Shape& shape, Backend& backend,
   lists.partial_bits = static_cast<const std::uint32_t*>(copy(mask_.partial_bits));
 }
 
-Workload::~Workload() {
-  for (Buffer* buffer : {&q_, &k_, &v_, &o_, &lse_})
-    backend_.deallocate(device_index_, buffer->device);
-  for (void* memory : mask_memory_) backend_.deallocate(device_index_, memory);
-  backend_.deallocate(device_index_, workspace_);
-}
-
 TensorView Workload::make(Buffer& buffer, DType dtype, std::array<std::int64_t, 4> extents,
                           std::uint64_t seed, bool random) {
   const std::int64_t count = extents[0] * extents[1] * extents[2] * extents[3];
   buffer.host.resize(static_cast<std::size_t>(count * info(dtype).bytes));
   if (random) fill_normal(dtype, buffer.host.data(), count, seed);
-  buffer.device = backend_.allocate(device_index_, buffer.host.size());
+  buffer.device = DeviceMemory(backend_, device_index_, buffer.host.size());
   bytes_ += static_cast<std::int64_t>(buffer.host.size());
   if (random)
-    backend_.copy_in(device_index_, buffer.device, buffer.host.data(), buffer.host.size());
+    backend_.copy_in(device_index_, buffer.device.address(), buffer.host.data(),
+                     buffer.host.size());
   return dense_view(buffer.host.data(), dtype, extents);
 }
 
@@ -141,23 +167,23 @@ void Workload::make_blocks(std::uint64_t seed) {
 void Workload::poison_outputs() {
   for (Buffer* buffer : {&o_, &lse_}) {
     std::memset(buffer->host.data(), 0xff, buffer->host.size());  // a NaN in every element type
-    backend_.copy_in(device_index_, buffer->device, buffer->host.data(), buffer->host.size());
+    backend_.copy_in(device_index_, buffer->device.address(), buffer->host.data(),
+                     buffer->host.size());
   }
 }
 
 void Workload::fetch_outputs() {
   for (Buffer* buffer : {&o_, &lse_})
-    backend_.copy_out(device_index_, buffer->host.data(), buffer->device, buffer->host.size());
+    backend_.copy_out(device_index_, buffer->host.data(), buffer->device.address(),
+                      buffer->host.size());
 }
 
 void* Workload::workspace(std::size_t bytes) {
-  if (bytes <= workspace_bytes_) return workspace_;
-  backend_.deallocate(device_index_, workspace_);
-  workspace_ = nullptr;
-  workspace_bytes_ = 0;
-  workspace_ = backend_.allocate(device_index_, bytes);
-  workspace_bytes_ = bytes;
-  return workspace_;
+  if (bytes > workspace_.bytes()) {
+    workspace_.release();  // room for the larger one
+    workspace_ = DeviceMemory(backend_, device_index_, bytes);
+  }
+  return workspace_.address();
 }
 
 }  // namespace flashwright

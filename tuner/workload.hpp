@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <utility>
 #include <vector>
 
 #include "core/arguments.hpp"
@@ -12,13 +12,32 @@
 
 namespace flashwright {
 
+// Memory of a device, given back by the destructor.
+class DeviceMemory {
+ public:
+  DeviceMemory() = default;
+  DeviceMemory(Backend& backend, int device_index, std::size_t bytes);
+  ~DeviceMemory() { release(); }
+  DeviceMemory(DeviceMemory&& other) noexcept { *this = std::move(other); }
+  DeviceMemory& operator=(DeviceMemory&& other) noexcept;
+
+  void* address() const { return address_; }
+  std::size_t bytes() const { return bytes_; }
+  void release() noexcept;
+
+ private:
+  Backend* backend_ = nullptr;
+  int device_index_ = 0;
+  void* address_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
 class Workload {
  public:
   // Inputs are a function of `seed` alone. With the mask "blocks", one block of 128 x 128 in four
   // is visible, the diagonal always. Throws when the device has no room.
   Workload(const Problem& problem, const Shape& shape, Backend& backend, int device_index,
            std::uint64_t seed);
-  ~Workload();
   Workload(const Workload&) = delete;
   Workload& operator=(const Workload&) = delete;
 
@@ -38,9 +57,8 @@ class Workload {
  private:
   struct Buffer {
     std::vector<unsigned char> host;
-    void* device = nullptr;
+    DeviceMemory device;
   };
-  void* add(Buffer& buffer, std::size_t bytes);
   TensorView make(Buffer& buffer, DType dtype, std::array<std::int64_t, 4> extents,
                   std::uint64_t seed, bool random);
   void make_blocks(std::uint64_t seed);
@@ -51,9 +69,8 @@ class Workload {
   std::int64_t bytes_ = 0;
   Buffer q_, k_, v_, o_, lse_;
   BlockMask mask_;
-  std::vector<void*> mask_memory_;
-  void* workspace_ = nullptr;
-  std::size_t workspace_bytes_ = 0;
+  std::vector<DeviceMemory> mask_memory_;
+  DeviceMemory workspace_;
   Arguments host_arguments_, device_arguments_;
 };
 

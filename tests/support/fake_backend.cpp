@@ -131,7 +131,8 @@ Candidate FakeFamily::consider(const Problem&, const DeviceInfo& device, const S
                                const Schedule& schedule) const {
   for (Candidate candidate : candidates_) {
     if (candidate.schedule != schedule) continue;
-    if (candidate.estimate.smem_bytes > device.smem_per_block)
+    if (device.target.backend == BackendKind::cuda &&
+        candidate.estimate.smem_bytes > device.smem_per_block)
       candidate.rejected = fmt::format("needs {} bytes of shared memory; a block has {}",
                                        candidate.estimate.smem_bytes, device.smem_per_block);
     return candidate;
@@ -237,7 +238,7 @@ double FakeBackend::time(int, void*, const std::function<void()>& run) {
   std::uniform_real_distribution<double> unit(-1, 1);
   double taken = clock_us_ - start;
   taken *= 1 + noise * unit(random_);
-  taken *= 1 + drift * std::sin(clock_us_ * 1e-6 * 6.28);
+  taken *= 1 + drift * std::sin(clock_us_ / drift_period_us * 6.28);
   if (std::fabs(unit(random_)) < outliers) taken *= 4;
   return taken;
 }

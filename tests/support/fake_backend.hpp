@@ -44,9 +44,10 @@ class FakeBackend final : public Backend {
  public:
   explicit FakeBackend(BackendKind kind, Landscape landscape = {});
 
-  // How the clock misbehaves: noise as a share of each time, drift as a share over a second of simulated time, and
-  // how often a time is an outlier of several times its length.
+  // How the clock misbehaves: noise as a share of each time, drift as a share that comes and goes with a
+  // period of simulated time, and how often a time is an outlier of several times its length.
   double noise = 0, drift = 0, outliers = 0;
+  double drift_period_us = 1e6;
   std::string compiler_lacks, device_lacks;
   std::vector<DeviceInfo> devices;
   std::string toolchain_name = "fake 1";
