@@ -71,13 +71,18 @@ ReferenceRow reference_row(const Config& config, const Problem& problem, const A
   const std::vector<double> query = read_row(args.q, b, q, h);
 
   std::vector<double> scores(static_cast<std::size_t>(seq_kv), -kInfinity);
+  std::vector<double> magnitudes(scores.size());  // of a score's largest partial sum, at most
   double row_max = -kInfinity;
   bool broken = false;  // a visible score is NaN or +inf
   for (std::int64_t j = 0; j < seq_kv; ++j) {
     if (!sees(j)) continue;
     const std::vector<double> key = read_row(args.k, b, j, head_kv);
-    double dot = 0;
-    for (std::size_t i = 0; i < query.size(); ++i) dot += query[i] * key[i];
+    double dot = 0, magnitude = 0;
+    for (std::size_t i = 0; i < query.size(); ++i) {
+      dot += query[i] * key[i];
+      magnitude += std::fabs(query[i] * key[i]);
+    }
+    magnitudes[static_cast<std::size_t>(j)] = magnitude * std::fabs(scale);
     const double score = scores[static_cast<std::size_t>(j)] = round(round(dot) * scale);
     row_max = std::max(row_max, score);
     broken = broken || std::isnan(score) || score == kInfinity;
@@ -96,6 +101,12 @@ ReferenceRow reference_row(const Config& config, const Problem& problem, const A
   double row_sum = 0;
   for (const double score : scores) row_sum += std::exp(score - row_max);
   row.lse = row_max + std::log(row_sum);
+  double magnitude = 0;  // an error of a score moves the LSE by its weight's share
+  for (std::size_t j = 0; j < scores.size(); ++j)
+    if (scores[j] > -kInfinity) magnitude += std::exp(scores[j] - row.lse) * magnitudes[j];
+  row.score_rounding = 4 * ulp(DType::fp32, magnitude);
+  if (problem.algorithm == Algorithm::unfused && problem.dtype != DType::fp32)
+    row.score_rounding += ulp(problem.dtype, magnitude) / 2;
   const std::uint32_t threshold = static_cast<std::uint32_t>(drop_threshold(config.dropout));
   const double keep_scale = 256.0 / (256.0 - threshold);
   const std::uint64_t key = args.rng_state != nullptr
@@ -140,7 +151,7 @@ void Judge::add(const ReferenceRow& exact, const ReferenceRow& unfused,
     return;
   }
   finite_match_ = finite_match_ && std::isfinite(*lse);
-  const double bound = 1e-5 + 4 * ulp(DType::fp32, exact.lse);
+  const double bound = 1e-5 + 4 * ulp(DType::fp32, exact.lse) + exact.score_rounding;
   lse_excess_ = std::max(lse_excess_, std::fabs(*lse - exact.lse) / bound);
 }
 

@@ -14,6 +14,9 @@ namespace flashwright {
 struct ReferenceRow {
   std::vector<double> o;  // head_dim_v values
   double lse = 0;         // natural log; -inf when no key is visible
+  // What rounding of the scores may add to the error of the LSE: sums of q * k in fp32 and, with the
+  // unfused passes, the stored scores.
+  double score_rounding = 0;
 };
 
 // Row `q` of head `h` in batch entry `b`. The tensors must lie in host memory. With `rounded`,
@@ -25,8 +28,10 @@ ReferenceRow reference_row(const Config& config, const Problem& problem, const A
 
 // How far results may be from the reference, over a set of rows. The rule is the one of the
 // FlashAttention test suites, made numeric:
-//   16 bit  2 * (error of the unfused computation in the same precision) + ulp(max|reference| +
-//   0.3) fp32    1e-5 * (1 + max|reference|) LSE     1e-5 + 4 ulp(fp32) of the reference
+//   O, 16 bit  2 * (error of the unfused computation in the same precision) + ulp(max|ref| + 0.3)
+//   O, fp32    1e-5 * (1 + max|ref|)
+//   LSE        1e-5 + 4 ulp(fp32) of the reference and of sum_j p_j sum_d |q_d k_jd scale|, since a sum
+//              in fp32 is as exact as its largest part
 class Judge {
  public:
   explicit Judge(DType dtype) : dtype_(dtype) {}

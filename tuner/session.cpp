@@ -83,6 +83,7 @@ class Session {
   std::unique_ptr<Verifier> verifier_;
   std::vector<std::unique_ptr<Racer>> racers_;  // the baseline is the first
   std::vector<std::unique_ptr<Built>> spilled_;
+  bool raced_ = false;  // something has been measured
 };
 
 void Session::tell(json event) {
@@ -173,7 +174,8 @@ void Session::race(std::vector<Racer*> racers, int blocks, double margin) {
   racers.erase(std::remove(racers.begin(), racers.end(), baseline), racers.end());
   std::vector<Runner*> runners = {baseline->runner.get()};
   for (Racer* racer : racers) runners.push_back(racer->runner.get());
-  for (int block = 0; block < blocks && !over(1); ++block) {
+  // One block even when the time is up, so that a small budget still learns something.
+  for (int block = 0; block < blocks && (block == 0 || !over(1)); ++block) {
     const BlockTimes times = measure_block(runners, random_);
     const double again = times.baseline_again_us * 1e3, first = times.time_us[0] * 1e3;
     const auto add = [](Racer& racer, double time, double reference) {
@@ -186,6 +188,7 @@ void Session::race(std::vector<Racer*> racers, int blocks, double margin) {
     for (std::size_t i = 0; i < racers.size(); ++i)
       add(*racers[i], times.time_us[i + 1] * 1e3, std::sqrt(first * again));
   }
+  raced_ = true;
   double leader = 0;
   for (Racer* racer : racers) {
     Trial all;
@@ -250,7 +253,10 @@ void Session::explore(BuildQueue& queue) {
     queue.stop();
   }
   std::size_t next = 0;
-  while (!over(kCleanShare)) {
+  const auto enough = [&] {
+    return over(kCleanShare) && (raced_ || report_.interrupted || over(1));
+  };
+  while (!enough()) {
     std::unique_ptr<Built> built =
         next < waiting.size() ? std::move(waiting[next++]) : queue.take(group.empty());
     if (built != nullptr) {
@@ -270,7 +276,8 @@ void Session::final_round() {
                    [](const auto& a, const auto& b) { return a->log_ratio < b->log_ratio; });
   if (racers_.size() > kFinalists + 1) racers_.resize(kFinalists + 1);
   constexpr int kStep = 4;
-  for (int blocks = 0; blocks < kFinalBlocks && !over(1) && racers_.size() > 1; blocks += kStep) {
+  const auto worth_it = [&] { return racers_.size() > 1 && !over(1); };
+  for (int blocks = 0; blocks < kFinalBlocks && (!raced_ || worth_it()); blocks += kStep) {
     std::vector<Racer*> all;
     for (const auto& racer : racers_) all.push_back(racer.get());
     race(all, kStep, blocks == 0 ? kFirstMargin : kFinalMargin);

@@ -42,6 +42,8 @@ void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
   one_of("warps", s.warps, {1, 2, 4, 8});
   one_of("stages", s.stages, {1, 2, 3});
   one_of("q_in_registers", s.q_in_registers, {0, 1});
+  verdict.require(s.q_in_registers == 0 || problem.dtype != DType::fp32,
+                  "q_in_registers is 1; allowed with fp32: 0");
   one_of("lazy_rescale", s.lazy_rescale, {0, 1});
   one_of("blocks_per_sm", s.blocks_per_sm, {1, 2, 3, 4, 5, 6, 7, 8});
   verdict.require(s.key_block == 0 && s.dim_block == 0 && s.unroll == 0,
@@ -50,11 +52,12 @@ void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
   verdict.require(s.tile_q == 16 * s.warps || s.tile_q == 32 * s.warps,
                   fmt::format("tile_q is {}; allowed: 16 or 32 rows for each of the {} warps",
                               s.tile_q, s.warps));
-  // Whole 16-key steps; keep words and partial blocks are read 32 keys at a time.
-  const int step = problem.dropout || problem.mask == Mask::Kind::blocks ? 32 : 16;
+  // A keep word of the dropout holds 32 keys and is drawn by the tile that it lies in.
+  const bool whole_words = !problem.dropout || s.tile_kv == 16 || s.tile_kv % 32 == 0;
   verdict.require(
-      s.tile_kv >= step && s.tile_kv <= 256 && s.tile_kv % step == 0,
-      fmt::format("tile_kv is {}; allowed: {}..256 in steps of {}", s.tile_kv, step, step));
+      s.tile_kv >= 16 && s.tile_kv <= 256 && s.tile_kv % 16 == 0 && whole_words,
+      fmt::format("tile_kv is {}; allowed: {}", s.tile_kv,
+                  problem.dropout ? "16 and 32..256 in steps of 32" : "16..256 in steps of 16"));
   const int chunks = std::max(sm80::row_chunks(problem.dtype, problem.head_dim),
                               sm80::row_chunks(problem.dtype, problem.head_dim_v));
   verdict.require(
@@ -156,7 +159,7 @@ constexpr std::array<Seed, 22> kSeeds = {{
     {64, Use::single, "q64.kv64.w4.st1.b2"},
     {64, Use::single, "q64.kv32.w4.st1.b2"},
     {128, Use::single, "q64.kv32.w4.st1.b1"},
-    {256, Use::single, "q32.kv32.w2.st1.b1"},
+    {256, Use::single, "q64.kv16.w4.st1.b1"},
 }};
 constexpr std::array<Seed, 4> kShortSeeds = {{  // for a few query rows
     {128, Use::any, "q16.kv64.w1.st2.b4"},

@@ -50,10 +50,11 @@ __device__ __forceinline__ u32 keep_bits(u64 key, u32 head, u32 query, u32 first
                                << (32 - skipped);
 }
 #else
-// The keep bits of 32 keys from `first_key`, a multiple of 32, on.
+// The keep bits of the keys from `first_key` on, up to the next multiple of 32.
 __device__ __forceinline__ u32 keep_bits(u64 key, u32 head, u32 query, u32 first_key,
                                          u32 threshold) {
-  return keep_word(key, head, query, first_key / 32, threshold);
+  const u32 bits = keep_word(key, head, query, first_key / 32, threshold);
+  return kTileKv % 32 == 0 ? bits : bits >> first_key % 32;
 }
 #endif
 

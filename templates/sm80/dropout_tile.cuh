@@ -23,7 +23,7 @@ __device__ __forceinline__ void drop_pair(u32 (&weights)[kKeySteps][4], int n, i
 __device__ __forceinline__ void drop_weights(u32 (&weights)[kRowTiles][kKeySteps][4], u64 key,
                                              u32 head, u32 threshold, int first_row,
                                              int first_key) {
-  constexpr int kWords = kTileKv / 32;          // of one row
+  constexpr int kWords = (kTileKv + 31) / 32;   // of one row
   constexpr int kDraws = (2 * kWords + 3) / 4;  // words a lane draws for two rows
   const int lane = lane_index();
   const int quad = lane / 4 * 4;
@@ -41,7 +41,8 @@ __device__ __forceinline__ void drop_weights(u32 (&weights)[kRowTiles][kKeySteps
       const u32 kept = shuffle(drawn[word / 4], quad + word % 4);
       const u32 even = kept << (7 - lane % 4 * 2), odd = kept << (6 - lane % 4 * 2);
 #pragma unroll
-      for (int n = 0; n < 4; ++n) drop_pair(weights[m], word / 2 * 4 + n, word % 2, even, odd);
+      for (int n = word / 2 * 4; n < word / 2 * 4 + 4 && n < kKeyTiles; ++n)
+        drop_pair(weights[m], n, word % 2, even, odd);
     }
   }
 }

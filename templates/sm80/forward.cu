@@ -15,69 +15,7 @@
 #include "sm80/tile_copy.cuh"
 #include "sm80/softmax.cuh"
 #include "sm80/dropout_tile.cuh"
-
-#if FW_Q_IN_REGISTERS
-// scores = Q * K^T for the rows of this warp, whose queries are in registers.
-__device__ __forceinline__ void multiply_queries_keys(float (&scores)[kRowTiles][kKeyTiles][4],
-                                                      const u32 (&queries)[kRowTiles][kDimSteps][4],
-                                                      u32 keys) {
-#pragma unroll
-  for (int d = 0; d < kDimSteps; ++d) {
-#pragma unroll
-    for (int n = 0; n < kKeyTiles; n += 2) {
-      u32 b[4];
-      load_matrices(b, keys + n * 8 * row_bytes(kHeadDim) + d * 32);
-#pragma unroll
-      for (int m = 0; m < kRowTiles; ++m) {
-        multiply_add(scores[m][n], queries[m][d], b[0], b[1]);
-        multiply_add(scores[m][n + 1], queries[m][d], b[2], b[3]);
-      }
-    }
-  }
-}
-#else
-// scores = Q * K^T for the rows of this warp.
-__device__ __forceinline__ void multiply_queries_keys(float (&scores)[kRowTiles][kKeyTiles][4],
-                                                      u32 queries, u32 keys) {
-#pragma unroll
-  for (int d = 0; d < kDimSteps; ++d) {
-    u32 a[kRowTiles][4];
-#pragma unroll
-    for (int m = 0; m < kRowTiles; ++m)
-      load_matrices(a[m], queries + m * 16 * row_bytes(kHeadDim) + d * 32);
-#pragma unroll
-    for (int n = 0; n < kKeyTiles; n += 2) {
-      u32 b[4];
-      load_matrices(b, keys + n * 8 * row_bytes(kHeadDim) + d * 32);
-#pragma unroll
-      for (int m = 0; m < kRowTiles; ++m) {
-        multiply_add(scores[m][n], a[m], b[0], b[1]);
-        multiply_add(scores[m][n + 1], a[m], b[2], b[3]);
-      }
-    }
-  }
-}
-#endif
-
-// out += weights * V for the rows of this warp.
-__device__ __forceinline__ void multiply_weights_values(
-    float (&out)[kRowTiles][kDimTiles][4], const u32 (&weights)[kRowTiles][kKeySteps][4],
-    u32 values) {
-#pragma unroll
-  for (int step = 0; step < kKeySteps; ++step) {
-#pragma unroll
-    for (int n = 0; n < kDimTiles; n += 2) {
-      u32 b[4];
-      load_values<kHeadDimV>(b,
-                             values + step * kMmaK * row_bytes(kHeadDimV) + n * 8 * kElementBytes);
-#pragma unroll
-      for (int m = 0; m < kRowTiles; ++m) {
-        multiply_add(out[m][n], weights[m][step], b[0], b[1]);
-        if (n + 1 < kDimTiles) multiply_add(out[m][n + 1], weights[m][step], b[2], b[3]);
-      }
-    }
-  }
-}
+#include "sm80/products.cuh"
 
 // Divides the outputs by their row sums and writes them, and the LSE, through shared memory.
 // `numerator` makes up for dropped weights.

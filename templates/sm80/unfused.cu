@@ -12,6 +12,7 @@
 #include "common/dropout.cuh"
 #include "sm80/fragments.cuh"
 #include "sm80/tile_copy.cuh"
+#include "sm80/products.cuh"
 
 // A row of the score matrix in memory takes whole 16-byte chunks.
 __device__ __forceinline__ i64 score_stride(const Params& params) {
@@ -48,23 +49,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
 
   float scores[kRowTiles][kKeyTiles][4] = {};
   const int warp_row = warp_index() * 16 * kRowTiles;
-#pragma unroll
-  for (int d = 0; d < kDimSteps; ++d) {
-    u32 a[kRowTiles][4];
-#pragma unroll
-    for (int m = 0; m < kRowTiles; ++m)
-      load_matrices(a[m], query_address<kHeadDim>(queries, warp_row + m * 16) + d * 32);
-#pragma unroll
-    for (int n = 0; n < kKeyTiles; n += 2) {
-      u32 b[4];
-      load_matrices(b, key_address<kHeadDim>(keys) + n * 8 * row_bytes(kHeadDim) + d * 32);
-#pragma unroll
-      for (int m = 0; m < kRowTiles; ++m) {
-        multiply_add(scores[m][n], a[m], b[0], b[1]);
-        multiply_add(scores[m][n + 1], a[m], b[2], b[3]);
-      }
-    }
-  }
+  multiply_queries_keys(scores, query_address<kHeadDim>(queries, warp_row),
+                        key_address<kHeadDim>(keys));
 
   Element* const matrix = score_matrix(params, batch_head);
   const int lane = lane_index();
@@ -167,23 +153,14 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     commit_copies();
     wait_copies<0>();
     synchronize_block();
+    u32 fragments[kRowTiles][kKeySteps][4];
 #pragma unroll
-    for (int step = 0; step < kTileKv / kMmaK; ++step) {
-      u32 a[kRowTiles][4];
+    for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
-      for (int m = 0; m < kRowTiles; ++m) load_weights(a[m], weights, warp_row + m * 16, step);
-#pragma unroll
-      for (int n = 0; n < kDimTiles; n += 2) {
-        u32 b[4];
-        load_values<kHeadDimV>(b, value_address<kHeadDimV>(values) +
-                                      step * kMmaK * row_bytes(kHeadDimV) + n * 8 * kElementBytes);
-#pragma unroll
-        for (int m = 0; m < kRowTiles; ++m) {
-          multiply_add(out[m][n], a[m], b[0], b[1]);
-          if (n + 1 < kDimTiles) multiply_add(out[m][n + 1], a[m], b[2], b[3]);
-        }
-      }
+      for (int step = 0; step < kKeySteps; ++step)
+        load_weights(fragments[m][step], weights, warp_row + m * 16, step);
     }
+    multiply_weights_values(out, fragments, value_address<kHeadDimV>(values));
   }
 
   const int lane = lane_index();
