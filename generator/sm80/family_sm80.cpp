@@ -165,7 +165,7 @@ constexpr std::array<Seed, 4> kShortSeeds = {{  // for a few query rows
     {128, Use::any, "q16.kv64.w1.st2.b4"},
     {256, Use::any, "q16.kv32.w1.st2.b2"},
     {128, Use::single, "q16.kv32.w1.st1.b4"},
-    {256, Use::single, "q32.kv32.w2.st1.b1"},
+    {256, Use::single, "q16.kv16.w1.st1.b1"},
 }};
 constexpr std::array<Seed, 3> kUnfusedSeeds = {{
     {64, Use::any, "q128.kv64.w4.st1.b1"},
