@@ -73,19 +73,21 @@ char* copy_out(std::string_view text) {
   return out;
 }
 
+constexpr std::int64_t kMaxHeads = std::int64_t{1} << 31;  // of all batch entries
+
 std::optional<fw::Shape> shape_of(const flashwright_shape* shape) {
   if (shape == nullptr) return std::nullopt;
   const fw::Shape out{shape->batch, shape->heads_q, shape->heads_kv, shape->seq_q, shape->seq_kv};
   if (out.batch < 1 || out.heads_q < 1 || out.heads_kv < 1 || out.seq_q < 0 || out.seq_kv < 0 ||
-      out.heads_q % out.heads_kv != 0 || out.batch > (std::int64_t{1} << 31) ||
-      out.heads_q > (std::int64_t{1} << 31) || out.seq_q >= (std::int64_t{1} << 30) ||
+      out.heads_q % out.heads_kv != 0 || out.batch > kMaxHeads ||
+      out.heads_q > kMaxHeads / out.batch || out.seq_q >= (std::int64_t{1} << 30) ||
       out.seq_kv >= (std::int64_t{1} << 30))
     throw fw::Error(
         fw::Status::bad_argument,
         fmt::format(
             "shape: given {}; expected at least one batch entry and head, query heads divisible by "
-            "key heads, and lengths below {}",
-            to_string(out), std::int64_t{1} << 30));
+            "key heads, at most {} heads in all, and lengths below {}",
+            to_string(out), kMaxHeads, std::int64_t{1} << 30));
   return out;
 }
 
@@ -114,6 +116,9 @@ json options_of(const char* text, std::initializer_list<const char*> known) {
   } catch (const json::exception& error) {
     throw fw::Error(fw::Status::bad_argument, fmt::format("options: not JSON: {}", error.what()));
   }
+  if (!object.is_object())
+    throw fw::Error(fw::Status::bad_argument,
+                    fmt::format("options: given {}; expected a JSON object", object.dump()));
   for (const auto& [name, value] : object.items())
     if (std::find_if(known.begin(), known.end(),
                      [&name = name](const char* k) { return name == k; }) == known.end())
@@ -156,8 +161,9 @@ void flashwright_free(char* text) { std::free(text); }
 
 flashwright_status flashwright_engine_create(const char* options, flashwright_engine** engine) {
   return guarded([&] {
+    required(engine, "engine");
     auto parsed = fw::engine_options_from_json(options == nullptr ? "" : options);
-    *required(engine, "engine") = new flashwright_engine{fw::Engine(std::move(parsed))};
+    *engine = new flashwright_engine{fw::Engine(std::move(parsed))};
   });
 }
 
@@ -168,25 +174,26 @@ void flashwright_engine_release(flashwright_engine* engine) { delete engine; }
 flashwright_status flashwright_supports(flashwright_engine* engine, const char* config,
                                         char** reasons) {
   return guarded([&] {
+    required(reasons, "reasons");
     (void)engine;
-    *required(reasons, "reasons") =
-        copy_out(json(fw::reasons_against_config(required(config, "config"))).dump());
+    *reasons = copy_out(json(fw::reasons_against_config(required(config, "config"))).dump());
   });
 }
 
 flashwright_status flashwright_normalise(flashwright_engine* engine, const char* config,
                                          char** normalised) {
   return guarded([&] {
-    *required(normalised, "normalised") =
-        copy_out(fw::normalised(engine_of(engine), required(config, "config")));
+    required(normalised, "normalised");
+    *normalised = copy_out(fw::normalised(engine_of(engine), required(config, "config")));
   });
 }
 
 flashwright_status flashwright_explain(flashwright_engine* engine, const char* config,
                                        const flashwright_shape* shape, char** explanation) {
   return guarded([&] {
+    required(explanation, "explanation");
     const auto wanted = shape_of(shape);
-    *required(explanation, "explanation") =
+    *explanation =
         copy_out(fw::explain(engine_of(engine), required(config, "config"), pointer_to(wanted)));
   });
 }
@@ -195,11 +202,11 @@ flashwright_status flashwright_get_kernel(flashwright_engine* engine, const char
                                           const flashwright_shape* shape, flashwright_effort effort,
                                           flashwright_kernel** kernel) {
   return guarded([&] {
+    required(kernel, "kernel");
     const auto wanted = shape_of(shape);
     const fw::Kernel* const found = engine_of(engine).get_kernel(
         required(config, "config"), pointer_to(wanted), effort_of(effort));
-    *required(kernel, "kernel") =
-        reinterpret_cast<flashwright_kernel*>(const_cast<fw::Kernel*>(found));
+    *kernel = reinterpret_cast<flashwright_kernel*>(const_cast<fw::Kernel*>(found));
   });
 }
 
@@ -215,23 +222,25 @@ flashwright_status flashwright_prepare(flashwright_engine* engine, const char* c
                                        flashwright_effort effort, flashwright_progress progress,
                                        void* user, char** report) {
   return guarded([&] {
+    required(report, "report");
     const std::string text = required(configs, "configs");
     const fw::Effort how_far = effort_of(effort);
     const fw::PrepareProgress tell = [&](std::int64_t done, std::int64_t total,
                                          const std::string& event) {
       return progress == nullptr || progress(user, done, total, event.c_str()) == 0;
     };
-    *required(report, "report") = copy_out(engine_of(engine).prepare(text, how_far, tell));
+    *report = copy_out(engine_of(engine).prepare(text, how_far, tell));
   });
 }
 
 flashwright_status flashwright_kernel_device(const flashwright_kernel* kernel, int32_t* device_type,
                                              int32_t* device_id) {
   return guarded([&] {
+    required(device_type, "device_type");
+    required(device_id, "device_id");
     const fw::Code& code = *kernel_of(kernel).code;
-    *required(device_type, "device_type") =
-        code.problem.target.backend == fw::BackendKind::cpu ? 1 : 2;
-    *required(device_id, "device_id") = code.device.index;
+    *device_type = code.problem.target.backend == fw::BackendKind::cpu ? 1 : 2;
+    *device_id = code.device.index;
   });
 }
 
@@ -239,10 +248,11 @@ flashwright_status flashwright_kernel_workspace_bytes(const flashwright_kernel* 
                                                       const flashwright_arguments* arguments,
                                                       size_t* bytes) {
   return guarded([&] {
+    required(bytes, "bytes");
     const fw::Kernel& k = kernel_of(kernel);
     const fw::ResolvedArguments resolved =
         fw::resolve(k.config, k.code->problem, fw::arguments_of(required(arguments, "arguments")));
-    *required(bytes, "bytes") = k.code->loaded->workspace_bytes(resolved);
+    *bytes = k.code->loaded->workspace_bytes(resolved);
   });
 }
 
@@ -270,19 +280,21 @@ const void* flashwright_kernel_binary(const flashwright_kernel* kernel, size_t* 
 
 flashwright_status flashwright_kernel_describe(const flashwright_kernel* kernel,
                                                char** description) {
-  return guarded(
-      [&] { *required(description, "description") = copy_out(fw::describe(kernel_of(kernel))); });
+  return guarded([&] {
+    required(description, "description");
+    *description = copy_out(fw::describe(kernel_of(kernel)));
+  });
 }
 
 flashwright_status flashwright_emit(flashwright_engine* engine, const char* config,
                                     const flashwright_shape* shape, char** text) {
   return guarded([&] {
+    required(text, "text");
     const auto wanted = shape_of(shape);
     const fw::Request request = engine_of(engine).prepare_request(required(config, "config"));
     const fw::Selection selection =
         engine_of(engine).select(request, wanted.value_or(fw::typical_shape()));
-    *required(text, "text") =
-        copy_out(request.family->emit(request.problem, selection.schedule).text);
+    *text = copy_out(request.family->emit(request.problem, selection.schedule).text);
   });
 }
 
@@ -290,6 +302,7 @@ flashwright_status flashwright_compile(flashwright_engine* engine, const char* c
                                        const flashwright_shape* shape, char** report, char** binary,
                                        size_t* binary_bytes) {
   return guarded([&] {
+    required(report, "report");
     const auto wanted = shape_of(shape);
     const fw::Request request = engine_of(engine).prepare_request(required(config, "config"));
     const fw::Selection selection =
@@ -297,7 +310,7 @@ flashwright_status flashwright_compile(flashwright_engine* engine, const char* c
     const fw::Built built = engine_of(engine).compile(request, selection.schedule);
     std::unique_ptr<char, decltype(&std::free)> bytes(nullptr, &std::free);
     if (binary != nullptr) bytes.reset(copy_out(built.binary.bytes));
-    *required(report, "report") = copy_out(fw::compile_report(request, selection, built));
+    *report = copy_out(fw::compile_report(request, selection, built));
     if (binary != nullptr) *binary = bytes.release();
     if (binary_bytes != nullptr) *binary_bytes = built.binary.bytes.size();
   });
@@ -307,6 +320,7 @@ flashwright_status flashwright_tune(flashwright_engine* engine, const char* conf
                                     const flashwright_shape* shape, const char* options,
                                     flashwright_progress progress, void* user, char** report) {
   return guarded([&] {
+    required(report, "report");
     const auto wanted = shape_of(shape);
     const json object = options_of(options, {"budget_s", "device", "seed"});
     fw::TuneOptions how;
@@ -326,7 +340,7 @@ flashwright_status flashwright_tune(flashwright_engine* engine, const char* conf
     const fw::Shape where = wanted.value_or(fw::typical_shape());
     const fw::TuneReport done =
         engine_of(engine).tune(required(config, "config"), where, replaced, std::move(how));
-    *required(report, "report") =
+    *report =
         copy_out(fw::tune_report(engine_of(engine).prepare_request(config, replaced), where, done));
   });
 }
@@ -335,46 +349,54 @@ flashwright_status flashwright_bench(flashwright_engine* engine, const char* con
                                      const flashwright_shape* shape, const char* options,
                                      char** report) {
   return guarded([&] {
+    required(report, "report");
     const auto wanted = shape_of(shape);
     const json object = options_of(options, {"against", "seconds"});
-    const std::string against = object.value("against", "");
-    if (!against.empty() && against != "unfused")
-      throw fw::Error(fw::Status::bad_argument,
-                      fmt::format("options: against is '{}'; allowed: unfused", against));
+    const bool against = object.contains("against") && object["against"] != "";
+    if (against && object["against"] != "unfused")
+      throw fw::Error(
+          fw::Status::bad_argument,
+          fmt::format("options: against is {}; allowed: \"unfused\"", object["against"].dump()));
     const fw::BenchReport done =
         engine_of(engine).bench(required(config, "config"), wanted.value_or(fw::typical_shape()),
-                                !against.empty(), number_option(object, "seconds", 2));
-    *required(report, "report") = copy_out(fw::to_json(done));
+                                against, number_option(object, "seconds", 2));
+    *report = copy_out(fw::to_json(done));
   });
 }
 
 flashwright_status flashwright_check(const char* config, const flashwright_arguments* arguments,
                                      int64_t max_rows, char** report) {
   return guarded([&] {
+    required(report, "report");
     const fw::Config parsed = fw::config_from_json(required(config, "config"));
     const fw::Problem problem = fw::normalise(parsed, {fw::BackendKind::cpu, "host"});
     const fw::Arguments args = fw::arguments_of(required(arguments, "arguments"));
     fw::resolve(parsed, problem, args);  // the same checks as a launch
     const fw::Judge verdict = fw::judge(parsed, problem, args, max_rows);
-    *required(report, "report") = copy_out(json{
+    *report = copy_out(json{
         {"passed", verdict.passed()},
         {"rows", verdict.rows()},
         {"error", verdict.error()},
         {"tolerance", verdict.tolerance()},
         {"lse_error_over_bound", verdict.lse_excess()},
-        {"finite", verdict.finite()}}.dump());
+        {"finite",
+         verdict.finite()}}.dump());
   });
 }
 
 flashwright_status flashwright_doctor(flashwright_engine* engine, char** report) {
-  return guarded([&] { *required(report, "report") = copy_out(fw::doctor(engine_of(engine))); });
+  return guarded([&] {
+    required(report, "report");
+    *report = copy_out(fw::doctor(engine_of(engine)));
+  });
 }
 
 flashwright_status flashwright_cache(flashwright_engine* engine, const char* operation,
                                      const char* argument, char** report) {
   return guarded([&] {
-    *required(report, "report") = copy_out(fw::cache_report(
-        engine_of(engine), required(operation, "operation"), argument == nullptr ? "" : argument));
+    required(report, "report");
+    *report = copy_out(fw::cache_report(engine_of(engine), required(operation, "operation"),
+                                        argument == nullptr ? "" : argument));
   });
 }
 
@@ -382,7 +404,9 @@ flashwright_status flashwright_blocks_from_mask(const uint8_t* keep, int64_t bat
                                                 int64_t seq_q, int64_t seq_kv, int64_t block_q,
                                                 int64_t block_kv, flashwright_blocks** blocks) {
   return guarded([&] {
-    *required(blocks, "blocks") = fw::make_blocks(
+    required(blocks, "blocks");
+    if (seq_q > 0 && seq_kv > 0) required(keep, "keep");
+    *blocks = fw::make_blocks(
         fw::block_mask_from_dense(keep, batch, heads, seq_q, seq_kv, block_q, block_kv));
   });
 }
@@ -392,9 +416,9 @@ void flashwright_blocks_free(flashwright_blocks* blocks) { fw::free_blocks(block
 flashwright_status flashwright_allocate(flashwright_engine*, const char* target, size_t bytes,
                                         void** memory) {
   return guarded([&] {
+    required(memory, "memory");
     const fw::DeviceInfo device = device_of(target);
-    *required(memory, "memory") =
-        fw::backend_for(device.target.backend).allocate(device.index, bytes);
+    *memory = fw::backend_for(device.target.backend).allocate(device.index, bytes);
   });
 }
 
@@ -408,6 +432,9 @@ flashwright_status flashwright_deallocate(flashwright_engine*, const char* targe
 flashwright_status flashwright_copy_to_device(flashwright_engine*, const char* target, void* memory,
                                               const void* host, size_t bytes) {
   return guarded([&] {
+    if (bytes == 0) return;
+    required(memory, "memory");
+    required(host, "host");
     const fw::DeviceInfo device = device_of(target);
     fw::backend_for(device.target.backend).copy_in(device.index, memory, host, bytes);
   });
@@ -416,6 +443,9 @@ flashwright_status flashwright_copy_to_device(flashwright_engine*, const char* t
 flashwright_status flashwright_copy_to_host(flashwright_engine*, const char* target, void* host,
                                             const void* memory, size_t bytes) {
   return guarded([&] {
+    if (bytes == 0) return;
+    required(host, "host");
+    required(memory, "memory");
     const fw::DeviceInfo device = device_of(target);
     fw::backend_for(device.target.backend).copy_out(device.index, host, memory, bytes);
   });

@@ -1,0 +1,120 @@
+// Which schedule serves a request, and on what evidence.
+#include "api/selection.hpp"
+
+#include "core/log.hpp"
+#include "tests/api/fake_devices.hpp"
+#include "tests/cache/support.hpp"
+#include "tests/support/testing.hpp"
+#include "tuner/session.hpp"
+#include "tuner/space.hpp"
+
+using namespace flashwright;
+using namespace flashwright::testing;
+
+namespace {
+
+constexpr Shape kShape{4, 16, 16, 1000, 1000};
+
+// A request over a store of its own.
+struct Choosing {
+  Machine& m = fresh_machine();
+  Config config = config_from_json(kConfig);
+  Problem problem = normalise(config, {BackendKind::cuda, "sm_80"});
+  DeviceInfo device = fake_device();
+  TuningStore store{{":memory:", 0, ""}};
+
+  Selection choose() { return select_schedule(config, problem, device, kShape, *m.family, store); }
+  Slot slot(const Shape& shape = kShape) const { return make_slot(problem, device, shape); }
+  void measured(const Slot& where, const std::string& schedule) {
+    Trial trial;
+    trial.schedule = schedule;
+    trial.baseline = kSchedules[0];
+    trial.samples = 10;
+    trial.median_ns = 50000;
+    trial.low_ns = trial.high_ns = 50000;
+    trial.log_ratio = -0.5;
+    trial.margin = 0.01;
+    store.add_trials(where, {trial});
+    store.decide(where);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("without evidence the family's default serves") {
+  Choosing c;
+  CHECK(to_string(c.choose().schedule) == kSchedules[0]);
+  CHECK(c.choose().choice == Choice::by_default);
+  CHECK(!c.choose().decision);
+}
+
+TEST_CASE("evidence is preferred in the order: Config, pin, measured, measured nearby, predicted") {
+  Choosing c;
+  Decision predicted;
+  predicted.schedule = kSchedules[1];
+  predicted.baseline = kSchedules[0];
+  c.store.put_decision(c.slot(), predicted);
+  CHECK(c.choose().choice == Choice::predicted);
+  CHECK(to_string(c.choose().schedule) == kSchedules[1]);
+
+  const Slot near = c.slot({4, 16, 16, 4000, 1000}), far = c.slot({4, 16, 16, 100000, 100000});
+  CHECK(bucket_distance(near.bucket, c.slot().bucket) == 1);
+  c.measured(far, kSchedules[1]);
+  CHECK(c.choose().choice == Choice::predicted);
+  c.measured(near, kSchedules[2]);
+  CHECK(c.choose().choice == Choice::measured_near);
+  CHECK(to_string(c.choose().schedule) == kSchedules[2]);
+  CHECK(c.choose().bucket == near.bucket);
+
+  c.measured(c.slot(), kSchedules[1]);
+  CHECK(c.choose().choice == Choice::measured);
+  CHECK(to_string(c.choose().schedule) == kSchedules[1]);
+  REQUIRE(c.choose().decision);
+  CHECK(c.choose().decision->gain > 0.5);
+
+  c.store.pin(c.slot(), kSchedules[0], "a person knows better");
+  CHECK(c.choose().choice == Choice::pinned);
+  CHECK(to_string(c.choose().schedule) == kSchedules[0]);
+
+  c.config.schedule = kSchedules[2];
+  CHECK(c.choose().choice == Choice::config);
+  CHECK(to_string(c.choose().schedule) == kSchedules[2]);
+}
+
+TEST_CASE("a stored schedule that can no longer run is passed over") {
+  Choosing c;
+  c.measured(c.slot(), "q999.kv64.w4.st2");
+  std::string told;
+  set_log_level(LogLevel::info);
+  set_log_sink([&](LogLevel, const std::string& line) { told += line; });
+  const Selection selection = c.choose();
+  set_log_sink({});
+  set_log_level(LogLevel::warn);
+  CHECK(selection.choice == Choice::by_default);
+  CHECK(contains(told, "q999.kv64.w4.st2"));
+  CHECK(contains(told, "no such schedule"));
+  c.store.pin(c.slot(), "written by a later version", "");
+  CHECK(c.choose().choice == Choice::by_default);
+}
+
+TEST_CASE("a schedule in the Config that cannot run is an error with the reason") {
+  Choosing c;
+  c.config.schedule = "q999.kv64.w4.st2";
+  const Error error = error_of([&] { c.choose(); });
+  CHECK(error.status == Status::unsupported);
+  for (const char* part :
+       {"schedule", "q999.kv64.w4.st2", "fp32 d16", "fake device", "no such schedule"})
+    CHECK(contains(error.message, part));
+  c.config.schedule = "nonsense";
+  CHECK(error_of([&] { c.choose(); }).status == Status::bad_argument);
+}
+
+TEST_CASE("evidence of another device, problem or bucket does not count") {
+  Choosing c;
+  c.measured(c.slot(), kSchedules[1]);
+  c.device.sm_count /= 2;
+  CHECK(c.choose().choice == Choice::by_default);
+  c.device = fake_device();
+  c.problem.head_dim = c.problem.head_dim_v = 32;
+  CHECK(c.choose().choice == Choice::by_default);
+}
