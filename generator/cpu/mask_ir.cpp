@@ -37,7 +37,7 @@ class ExprPrinter {
       case Op::number:
         return as_integer(ir_.number(type_, static_cast<std::int64_t>(expr.value)));
       case Op::variable:
-        return as_integer(names_.find(expr.name)->second);
+        return as_integer(named(expr.name));
       case Op::logical_not:
         return as_truth(negate_bit(truth(arg(expr, 0))));
       case Op::logical_and:
@@ -55,6 +55,12 @@ class ExprPrinter {
     const V a = integer(arg(expr, 0));
     const V b = expr.args.size() > 1 ? integer(arg(expr, 1)) : V{};
     return binary(expr, a, b);
+  }
+
+  V named(const std::string& name) const {
+    const auto found = names_.find(name);
+    if (found != names_.end()) return found->second;
+    throw Error(Status::internal, "mask expression: '" + name + "' has no value here");
   }
 
   V binary(const Expr& expr, V a, V b) {
