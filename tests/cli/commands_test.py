@@ -78,9 +78,12 @@ class Emit(CliTest):
         self.assertEqual(text, self.ok("emit", *SM80).out, "the same bytes every time")
 
     def test_the_banner_regenerates_it(self):
-        text = self.ok("emit", *SM80).out
-        command = re.search(r"Regenerate: flashwright (.*(?:\n//     .*)*)", text).group(1).replace("\n//", " ")
-        self.assertEqual(self.ok(*command.split()).out, text)
+        for more in [[], ["--mask", "window:64,0"], ["--mask", "blocks", "--dtype", "fp16"], ["--dropout", "0.1"],
+                     ["--head-dim-v", "128"], ["--target", "sm_90a", "--softmax-scale", "0.2"]]:
+            arguments = dict(zip(SM80[::2], SM80[1::2])) | dict(zip(more[::2], more[1::2]))
+            text = self.ok("emit", *[word for pair in arguments.items() for word in pair]).out
+            command = re.search(r"Regenerate: flashwright (.*(?:\n//     .*)*)", text).group(1).replace("\n//", " ")
+            self.assertEqual(self.ok(*command.split()).out, text)
 
     def test_output_file(self):
         result = self.ok("emit", *SM80, "-o", "k.cu")

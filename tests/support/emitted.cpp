@@ -50,8 +50,8 @@ constexpr Row kRows[] = {
     {"fp32_d40_blocks", "sm_90a", R"({"dtype":"fp32","head_dim":40,"mask":"blocks"})",
      "q64.kv32.w4.st1.b2"},
     {"fp32_d64_dropout", "sm_86", R"({"dtype":"fp32","head_dim":64,"dropout":0.1})",
-     "q64.kv32.w4.st1.qr1.b2"},
-    {"fp32_d256", "sm_90a", R"({"dtype":"fp32","head_dim":256})", "q32.kv32.w2.st1.b1"},
+     "q64.kv32.w4.st1.b2"},
+    {"fp32_d256", "sm_90a", R"({"dtype":"fp32","head_dim":256})", "q64.kv16.w4.st1.b1"},
 };
 
 constexpr Row kUnfused[] = {
