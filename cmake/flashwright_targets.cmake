@@ -10,7 +10,7 @@ endfunction()
 function(fw_settings name)
   target_include_directories(${name} PRIVATE ${flashwright_SOURCE_DIR} ${flashwright_SOURCE_DIR}/include)
   target_compile_features(${name} PRIVATE cxx_std_20)
-  target_compile_options(${name} PRIVATE -Wall -Wextra -Wpedantic -Wshadow
+  target_compile_options(${name} PRIVATE -ffile-prefix-map=${flashwright_SOURCE_DIR}/= -Wall -Wextra -Wpedantic -Wshadow
     $<$<COMPILE_LANGUAGE:CXX>:-Wconversion -Wno-sign-conversion>
     $<$<BOOL:${FLASHWRIGHT_WERROR}>:-Werror>)
   if(FLASHWRIGHT_SANITIZE)

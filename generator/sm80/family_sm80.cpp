@@ -126,10 +126,11 @@ Candidate examine(const Problem& problem, const DeviceInfo& device, const Shape&
 // Good schedules found by measurement (docs/performance.md), tried in order until one is legal. None of
 // them spills on any known architecture: a test compiles them all.
 enum class Use {
-  plain,     // 16 bits, neither dropout nor block lists
-  not_both,  // 16 bits, not dropout and block lists together
-  any,       // 16 bits
-  single,    // fp32
+  plain,            // 16 bits, neither dropout nor block lists
+  not_both,         // 16 bits, not dropout and block lists together
+  any,              // 16 bits
+  single_not_both,  // fp32, not dropout and block lists together
+  single,           // fp32
 };
 struct Seed {
   int max_head_dim;  // of keys or values
@@ -158,14 +159,14 @@ constexpr std::array<Seed, 22> kSeeds = {{
     {256, Use::any, "q64.kv32.w4.st1.b1"},
     {64, Use::single, "q64.kv64.w4.st1.b2"},
     {64, Use::single, "q64.kv32.w4.st1.b2"},
-    {128, Use::single, "q64.kv32.w4.st1.b1"},
-    {256, Use::single, "q64.kv16.w4.st1.b1"},
+    {128, Use::single_not_both, "q64.kv32.w4.st1.b1"},
+    {256, Use::single, "q64.kv16.w4.st1.b1.lz1"},
 }};
 constexpr std::array<Seed, 4> kShortSeeds = {{  // for a few query rows
     {128, Use::any, "q16.kv64.w1.st2.b4"},
     {256, Use::any, "q16.kv32.w1.st2.b2"},
     {128, Use::single, "q16.kv32.w1.st1.b4"},
-    {256, Use::single, "q16.kv16.w1.st1.b1"},
+    {256, Use::single, "q16.kv16.w1.st1.b1.lz1"},
 }};
 constexpr std::array<Seed, 3> kUnfusedSeeds = {{
     {64, Use::any, "q128.kv64.w4.st1.b1"},
@@ -175,12 +176,13 @@ constexpr std::array<Seed, 3> kUnfusedSeeds = {{
 // clang-format on
 
 bool meant_for(const Seed& seed, const Problem& problem) {
-  const bool single = problem.dtype == DType::fp32;
   const bool blocks = problem.mask == Mask::Kind::blocks;
+  const bool for_single = seed.use == Use::single_not_both || seed.use == Use::single;
+  const bool not_both = seed.use == Use::not_both || seed.use == Use::single_not_both;
   if (seed.use == Use::plain && (problem.dropout || blocks)) return false;
-  if (seed.use == Use::not_both && problem.dropout && blocks) return false;
+  if (not_both && problem.dropout && blocks) return false;
   return std::max(problem.head_dim, problem.head_dim_v) <= seed.max_head_dim &&
-         (seed.use == Use::single) == single;
+         for_single == (problem.dtype == DType::fp32);
 }
 constexpr std::int64_t kFewRows = 16;
 

@@ -17,8 +17,8 @@ namespace {
 constexpr double kSlowest = 20000;  // ms that one kernel may take: case C95
 
 // "" or what is wrong with one kernel; `beyond` becomes the compiler's registers less the estimate.
-std::string compile_one(const NamedKernel& kernel, const Margins& margins, int& beyond,
-                        double& ms) {
+std::string compile_one(const NamedKernel& kernel, const Margins& margins, int& beyond, double& ms,
+                        bool& spills) {
   const DeviceInfo device = assumed_device(kernel.problem.target);
   const Estimate estimate =
       sm80_family()
@@ -30,7 +30,8 @@ std::string compile_one(const NamedKernel& kernel, const Margins& margins, int& 
     beyond = r.registers - estimate.registers;
     ms = binary.compile_ms;
     const int threads = estimate.threads * kernel.schedule.blocks_per_sm;
-    if (r.spill_bytes != 0 || r.stack_bytes != 0)
+    spills = r.spill_bytes != 0 || r.stack_bytes != 0;
+    if (spills && !margins.spills)
       return fmt::format("spills {} bytes, stack {}, at {} registers (estimate {})", r.spill_bytes,
                          r.stack_bytes, r.registers, estimate.registers);
     if (r.static_smem_bytes != 0 || r.dynamic_smem_bytes != estimate.smem_bytes)
@@ -41,7 +42,7 @@ std::string compile_one(const NamedKernel& kernel, const Margins& margins, int& 
                          kernel.schedule.blocks_per_sm);
     if (beyond < -margins.below || beyond > margins.above)
       return fmt::format("{} registers, estimate {}", r.registers, estimate.registers);
-    if (const auto warnings = nvrtc::parse_warnings(binary.log); !warnings.empty())
+    if (const auto warnings = nvrtc::parse_warnings(binary.log); !warnings.empty() && !spills)
       return "warns: " + warnings.front();
     if (binary.compile_ms > kSlowest) return fmt::format("took {:.0f} ms", binary.compile_ms);
   } catch (const Error& error) {
@@ -75,9 +76,10 @@ void on_all_cores(std::size_t count, const std::function<void(std::size_t)>& bod
 
 std::string CompileSummary::text() const {
   return fmt::format(
-      "{} kernels compiled, {} faults; registers beyond the estimate: {} ({}) to {} ({}); slowest "
+      "{} kernels compiled, {} faults, {} spill; registers beyond the estimate: {} ({}) to {} "
+      "({}); slowest "
       "{:.0f} ms",
-      compiled, faults.size(), least, least_of, most, most_of, slowest_ms);
+      compiled, faults.size(), spilled, least, least_of, most, most_of, slowest_ms);
 }
 
 CompileSummary compile_all(const std::vector<NamedKernel>& kernels, const Margins& margins) {
@@ -88,9 +90,11 @@ CompileSummary compile_all(const std::vector<NamedKernel>& kernels, const Margin
     const std::string name = to_string(kernel.problem) + " " + to_string(kernel.schedule);
     int beyond = 0;
     double ms = 0;
-    const std::string fault = compile_one(kernel, margins, beyond, ms);
+    bool spills = false;
+    const std::string fault = compile_one(kernel, margins, beyond, ms, spills);
     const std::scoped_lock lock(mutex);
     ++summary.compiled;
+    if (spills) ++summary.spilled;
     summary.slowest_ms = std::max(summary.slowest_ms, ms);
     if (!fault.empty()) summary.faults.push_back(name + ": " + fault);
     if (beyond < summary.least || summary.least_of.empty())
