@@ -77,7 +77,7 @@ void ConfigFlags::add_to(CLI::App& command) {
          "factor on the scores (default 1 / sqrt(head_dim))");
   option("--target", "NAME", target,
          "cpu, cuda, cpu:avx512, sm_90a, ... (default: the best device present)");
-  option("--schedule", "KNOBS", schedule, "pins the tile sizes, e.g. q128.kv64.w4");
+  option("--schedule", "KNOBS", schedule, "pins the tile sizes, e.g. q128.kv64.w4.st2.b2");
   command
       .add_flag("--deterministic", deterministic,
                 "forbid results that depend on the order of atomics")

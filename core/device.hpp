@@ -64,7 +64,7 @@ struct DeviceInfo {
   double memory_gbps = 0;  // 10^9 bytes per second
   std::map<std::string, double>
       peak_tflops;                         // dense matrix rate of the whole device, by dtype name
-  std::map<std::string, double> measured;  // rates the cost model uses, see tuner/model
+  std::map<std::string, double> measured;  // rates of a profile; no model uses them yet
 
   bool present = false;  // false: from a profile, so nothing can be measured
 };

@@ -15,8 +15,9 @@ std::vector<std::string> profile_names();  // "a100", "h200", ...
 // Throws Error(bad_argument) that lists the names there are.
 DeviceInfo device_profile(std::string_view name);
 
-// What to assume for a target when no device of it is present: the profile of its most common
-// device, or, for one without a profile, the limits of the architecture.
+// What to assume for a target when no device of it is present: the first profile of that
+// architecture, else one of the same generation or middling figures, with the architecture's own
+// shared memory.
 DeviceInfo assumed_device(const Target& target);
 
 }  // namespace flashwright

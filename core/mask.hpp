@@ -1,6 +1,6 @@
 // The table of masks. A row gives the test of one element and, for a range of queries, which keys
-// can be visible and which need no test; kernels skip and classify whole tiles from it. Adding a
-// mask that can be written as such a row touches nothing else.
+// can be visible and which need no test; kernels skip and classify whole tiles from it. What a new
+// row takes besides is listed in docs/add-a-family.md.
 #pragma once
 
 #include <string>

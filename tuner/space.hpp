@@ -17,8 +17,8 @@ struct SearchSpace {
   int legal = 0;
 };
 
-// The default comes first, then `incumbents`, then the best quarter by the model mixed with others
-// drawn at random: the model errs systematically, not only by chance.
+// The default comes first, then `incumbents`, then three by the model for each one drawn at random:
+// the model errs systematically, not only by chance.
 SearchSpace search_space(const Family& family, const Problem& problem, const DeviceInfo& device,
                          const Shape& shape, const std::vector<Schedule>& incumbents,
                          std::uint64_t seed);

@@ -58,7 +58,7 @@ struct Config {
   std::optional<double> softmax_scale;  // factor on the scores; default 1 / sqrt(head_dim)
   bool deterministic = false;           // forbids results that depend on the order of atomics
   std::string target;    // "sm_90a", "cpu", ...; "" means the best device that is present
-  std::string schedule;  // pins the knobs, e.g. "q128.kv64.w4"; "" lets the library choose
+  std::string schedule;  // pins the knobs, e.g. "q128.kv64.w4.st2.b2"; "" lets the library choose
   bool operator==(const Config&) const = default;
 };
 
