@@ -329,71 +329,100 @@ std::string doctor(Engine& engine) {
   return out.dump();
 }
 
+namespace {
+
+json cache_path(Engine& engine, const std::string&) {
+  return {{"kernels", status_json(engine.artifacts().status())},
+          {"tuning", status_json(engine.tuning().status())}};
+}
+
+json cache_ls(Engine& engine, const std::string&) {
+  json out = {{"kernels", json::array()},
+              {"tuning", json::array()},
+              {"compiles", engine.artifacts().compiles()}};
+  for (const ArtifactInfo& artifact : engine.artifacts().list())
+    out["kernels"].push_back(artifact_json(artifact));
+  for (const SlotSummary& slot : engine.tuning().list()) {
+    json row = {{"slot", to_string(slot.slot)}, {"trials", slot.trials}};
+    if (slot.decision) row["decision"] = decision_json(*slot.decision);
+    out["tuning"].push_back(row);
+  }
+  return out;
+}
+
+json cache_show(Engine& engine, const std::string& key) {
+  const std::vector<ArtifactInfo> found = engine.artifacts().find(key);
+  if (found.empty() || key.empty())
+    throw Error(Status::bad_argument,
+                fmt::format("cache show: no kernel with a key that begins with '{}'", key));
+  json out;
+  for (const ArtifactInfo& artifact : found) out["kernels"].push_back(artifact_json(artifact));
+  return out;
+}
+
+json cache_verify(Engine& engine, const std::string&) {
+  const ArtifactStore::Verdict verdict = engine.artifacts().verify();
+  return {{"good", verdict.good}, {"bad", verdict.bad}, {"file", verdict.file}};
+}
+
+json cache_prune(Engine& engine, const std::string& bytes) {
+  std::int64_t keep_bytes = engine.artifacts().max_bytes();
+  if (!bytes.empty()) {
+    const auto [end, error] =
+        std::from_chars(bytes.data(), bytes.data() + bytes.size(), keep_bytes);
+    if (error != std::errc{} || *end != '\0' || keep_bytes < 0)
+      throw Error(Status::bad_argument,
+                  fmt::format("cache prune: given '{}'; expected a number of bytes", bytes));
+  }
+  return {{"dropped", engine.artifacts().prune(keep_bytes)},
+          {"bytes", engine.artifacts().total_bytes()}};
+}
+
+json cache_export(Engine& engine, const std::string& path) {
+  const std::string part = path + ".new";  // appears complete or not at all
+  std::ofstream file(part, std::ios::binary);
+  const std::int64_t kernels = engine.artifacts().export_lines(file);
+  const std::int64_t records = engine.tuning().export_lines(file);
+  file.close();
+  if (!file || std::rename(part.c_str(), path.c_str()) != 0)
+    throw Error(Status::io_error, fmt::format("cache export: cannot write '{}'", path));
+  return {{"kernels", kernels}, {"tuning", records}};
+}
+
+json cache_import(Engine& engine, const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw Error(Status::io_error, fmt::format("cache import: cannot read '{}'", path));
+  ExportParts parts = split_export(file);
+  json out;
+  if (parts.kernels.rdbuf()->in_avail() != 0)
+    out["kernels"] = import_json(engine.artifacts().import_lines(parts.kernels));
+  if (parts.tuning.rdbuf()->in_avail() != 0)
+    out["tuning"] = import_json(engine.tuning().import_lines(parts.tuning));
+  if (out.is_null())
+    throw Error(Status::bad_argument, fmt::format("cache import: '{}' is empty", path));
+  return out;
+}
+
+struct CacheOperation {
+  const char* name;
+  json (*run)(Engine& engine, const std::string& argument);
+};
+constexpr CacheOperation kCacheOperations[] = {{"path", cache_path},    {"ls", cache_ls},
+                                               {"show", cache_show},    {"verify", cache_verify},
+                                               {"prune", cache_prune},  {"export", cache_export},
+                                               {"import", cache_import}};
+
+}  // namespace
+
 std::string cache_report(Engine& engine, const std::string& operation,
                          const std::string& argument) {
-  ArtifactStore& artifacts = engine.artifacts();
-  TuningStore& tuning = engine.tuning();
-  json out;
-  if (operation == "path") {
-    out = {{"kernels", status_json(artifacts.status())}, {"tuning", status_json(tuning.status())}};
-  } else if (operation == "ls") {
-    out = {
-        {"kernels", json::array()}, {"tuning", json::array()}, {"compiles", artifacts.compiles()}};
-    for (const ArtifactInfo& artifact : artifacts.list())
-      out["kernels"].push_back(artifact_json(artifact));
-    for (const SlotSummary& slot : tuning.list()) {
-      json row = {{"slot", to_string(slot.slot)}, {"trials", slot.trials}};
-      if (slot.decision) row["decision"] = decision_json(*slot.decision);
-      out["tuning"].push_back(row);
-    }
-  } else if (operation == "show") {
-    const std::vector<ArtifactInfo> found = artifacts.find(argument);
-    if (found.empty() || argument.empty())
-      throw Error(Status::bad_argument,
-                  fmt::format("cache show: no kernel with a key that begins with '{}'", argument));
-    for (const ArtifactInfo& artifact : found) out["kernels"].push_back(artifact_json(artifact));
-  } else if (operation == "verify") {
-    const ArtifactStore::Verdict verdict = artifacts.verify();
-    out = {{"good", verdict.good}, {"bad", verdict.bad}, {"file", verdict.file}};
-  } else if (operation == "prune") {
-    std::int64_t keep_bytes = artifacts.max_bytes();
-    if (!argument.empty()) {
-      const auto [end, error] =
-          std::from_chars(argument.data(), argument.data() + argument.size(), keep_bytes);
-      if (error != std::errc{} || *end != '\0' || keep_bytes < 0)
-        throw Error(Status::bad_argument,
-                    fmt::format("cache prune: given '{}'; expected a number of bytes", argument));
-    }
-    out = {{"dropped", artifacts.prune(keep_bytes)}, {"bytes", artifacts.total_bytes()}};
-  } else if (operation == "export") {
-    const std::string part = argument + ".new";  // appears complete or not at all
-    std::ofstream file(part, std::ios::binary);
-    const std::int64_t kernels = artifacts.export_lines(file);
-    const std::int64_t records = tuning.export_lines(file);
-    file.close();
-    if (!file || std::rename(part.c_str(), argument.c_str()) != 0)
-      throw Error(Status::io_error, fmt::format("cache export: cannot write '{}'", argument));
-    out = {{"kernels", kernels}, {"tuning", records}};
-  } else if (operation == "import") {
-    std::ifstream file(argument, std::ios::binary);
-    if (!file)
-      throw Error(Status::io_error, fmt::format("cache import: cannot read '{}'", argument));
-    ExportParts parts = split_export(file);
-    for (const auto& [name, part] :
-         {std::pair{"kernels", &parts.kernels}, std::pair{"tuning", &parts.tuning}})
-      if (part->rdbuf()->in_avail() != 0)
-        out[name] = import_json(part == &parts.kernels ? artifacts.import_lines(*part)
-                                                       : tuning.import_lines(*part));
-    if (out.is_null())
-      throw Error(Status::bad_argument, fmt::format("cache import: '{}' is empty", argument));
-  } else {
-    throw Error(
-        Status::bad_argument,
-        fmt::format(
-            "cache: unknown operation '{}'; known: path, ls, show, verify, prune, export, import",
-            operation));
+  std::string known;
+  for (const CacheOperation& one : kCacheOperations) {
+    if (operation == one.name) return one.run(engine, argument).dump();
+    known += known.empty() ? one.name : std::string(", ") + one.name;
   }
-  return out.dump();
+  throw Error(Status::bad_argument,
+              fmt::format("cache: unknown operation '{}'; known: {}", operation, known));
 }
 
 }  // namespace flashwright

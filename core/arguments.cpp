@@ -203,6 +203,42 @@ int drop_threshold(double dropout) {
   return std::clamp(static_cast<int>(std::lround(dropout * 256)), 1, 255);
 }
 
+namespace {
+
+void set_tensors(ParamValues& values, const Arguments& args) {
+  values.set_pointer(Param::q, args.q.data);
+  values.set_pointer(Param::k, args.k.data);
+  values.set_pointer(Param::v, args.v.data);
+  values.set_pointer(Param::o, args.o.data);
+  set_strides(values, Param::q_batch_stride, args.q);
+  set_strides(values, Param::k_batch_stride, args.k);
+  set_strides(values, Param::v_batch_stride, args.v);
+  set_strides(values, Param::o_batch_stride, args.o);
+  if (!args.lse) return;
+  values.set_pointer(Param::lse, args.lse->data);
+  values.set_int(Param::lse_batch_stride, args.lse->stride[0]);
+  values.set_int(Param::lse_head_stride, args.lse->stride[1]);
+}
+
+void set_shape(ParamValues& values, const Shape& shape) {
+  values.set_int(Param::batch, shape.batch);
+  values.set_int(Param::heads_q, shape.heads_q);
+  values.set_int(Param::heads_kv, shape.heads_kv);
+  values.set_int(Param::group, shape.heads_kv == 0 ? 1 : shape.heads_q / shape.heads_kv);
+  values.set_int(Param::seq_q, shape.seq_q);
+  values.set_int(Param::seq_kv, shape.seq_kv);
+}
+
+// A factor of 0 would turn the -infinity of hidden scores into NaN: the smallest factor stands for it.
+float factor(double value) {
+  const auto single = static_cast<float>(value);
+  return single == 0 ? std::numeric_limits<float>::min() : single;
+}
+
+std::int64_t window_side(std::int64_t keys) { return keys < 0 ? kUnboundedWindow : keys; }
+
+}  // namespace
+
 ResolvedArguments resolve(const Config& config, const Problem& problem, const Arguments& args) {
   ResolvedArguments out;
   const Shape shape = out.shape = check_shapes(problem, args);
@@ -220,36 +256,13 @@ ResolvedArguments resolve(const Config& config, const Problem& problem, const Ar
   out.device_index = args.q.device_index;
   out.empty = !has_elements(args.o);
   ParamValues& values = out.values;
-  values.set_pointer(Param::q, args.q.data);
-  values.set_pointer(Param::k, args.k.data);
-  values.set_pointer(Param::v, args.v.data);
-  values.set_pointer(Param::o, args.o.data);
-  set_strides(values, Param::q_batch_stride, args.q);
-  set_strides(values, Param::k_batch_stride, args.k);
-  set_strides(values, Param::v_batch_stride, args.v);
-  set_strides(values, Param::o_batch_stride, args.o);
-  if (args.lse) {
-    values.set_pointer(Param::lse, args.lse->data);
-    values.set_int(Param::lse_batch_stride, args.lse->stride[0]);
-    values.set_int(Param::lse_head_stride, args.lse->stride[1]);
-  }
-  values.set_int(Param::batch, shape.batch);
-  values.set_int(Param::heads_q, shape.heads_q);
-  values.set_int(Param::heads_kv, shape.heads_kv);
-  values.set_int(Param::group, shape.heads_kv == 0 ? 1 : shape.heads_q / shape.heads_kv);
-  values.set_int(Param::seq_q, shape.seq_q);
-  values.set_int(Param::seq_kv, shape.seq_kv);
-  // A factor of 0 would turn the -infinity of hidden scores into NaN: the smallest factor stands for it.
-  const auto factor = [](double value) {
-    const auto single = static_cast<float>(value);
-    return single == 0 ? std::numeric_limits<float>::min() : single;
-  };
+  set_tensors(values, args);
+  set_shape(values, shape);
   values.set_float(Param::softmax_scale, factor(softmax_scale(config)));
   values.set_float(Param::scale_log2, factor(softmax_scale(config) * kLog2E));
   values.set_int(Param::q_position, q_position);
-  const auto side = [](std::int64_t keys) { return keys < 0 ? kUnboundedWindow : keys; };
-  values.set_int(Param::window_left, side(config.mask.left));
-  values.set_int(Param::window_right, side(config.mask.right));
+  values.set_int(Param::window_left, window_side(config.mask.left));
+  values.set_int(Param::window_right, window_side(config.mask.right));
   const int threshold = drop_threshold(config.dropout);
   values.set_int(Param::drop_threshold, threshold);
   values.set_float(Param::keep_scale, static_cast<float>(256.0 / (256 - threshold)));

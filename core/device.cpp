@@ -157,10 +157,11 @@ DeviceInfo device_from_json(std::string_view text) {
       };
       const auto whole = [&name = name, &value = value] {
         const double number = value.get<double>();
-        if (!(number >= 1) || number > std::numeric_limits<int>::max() || number != std::floor(number))
+        if (!(number >= 1) || number > std::numeric_limits<int>::max() ||
+            number != std::floor(number))
           throw Error(Status::bad_argument,
-                      fmt::format("device profile: {} is {}; allowed: a whole number from 1 to {}", name,
-                                  value.dump(), std::numeric_limits<int>::max()));
+                      fmt::format("device profile: {} is {}; allowed: a whole number from 1 to {}",
+                                  name, value.dump(), std::numeric_limits<int>::max()));
         return static_cast<int>(number);
       };
       if (name == "name")

@@ -98,7 +98,9 @@ std::string print_number(double value) {
   std::array<char, 32> text;
   char* end = text.data();
   for (const int digits : {15, 17}) {
-    end = std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::general, digits).ptr;
+    end = std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::general,
+                        digits)
+              .ptr;
     double back = 0;
     std::from_chars(text.data(), end, back);
     if (back == value) break;

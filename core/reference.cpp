@@ -56,24 +56,27 @@ class VisibleKeys {
   double position_;
 };
 
-}  // namespace
+double rounded_to(std::optional<DType> dtype, double value) {
+  return dtype ? round_to(*dtype, value) : value;
+}
 
-ReferenceRow reference_row(const Config& config, const Problem& problem, const Arguments& args,
-                           std::int64_t b, std::int64_t h, std::int64_t q,
-                           std::optional<DType> rounded) {
-  const auto round = [rounded](double value) {
-    return rounded ? round_to(*rounded, value) : value;
-  };
+// The scores of a row, -infinity where a key is hidden.
+struct Scores {
+  std::vector<double> values, magnitudes;  // magnitudes: of the largest partial sum, at most
+  double largest = -kInfinity;
+  bool broken = false;  // a visible score is NaN or +infinity
+};
+
+Scores scores_of(const Config& config, const Problem& problem, const Arguments& args,
+                 std::int64_t b, std::int64_t h, std::int64_t q, std::optional<DType> rounded) {
   const std::int64_t seq_kv = args.k.shape[1];
   const std::int64_t head_kv = args.k.shape[2] == 0 ? 0 : h / (args.q.shape[2] / args.k.shape[2]);
   const double scale = softmax_scale(config);
   const VisibleKeys sees(config, problem, args, b, h, q);
   const std::vector<double> query = read_row(args.q, b, q, h);
-
-  std::vector<double> scores(static_cast<std::size_t>(seq_kv), -kInfinity);
-  std::vector<double> magnitudes(scores.size());  // of a score's largest partial sum, at most
-  double row_max = -kInfinity;
-  bool broken = false;  // a visible score is NaN or +inf
+  Scores out;
+  out.values.assign(static_cast<std::size_t>(seq_kv), -kInfinity);
+  out.magnitudes.resize(out.values.size());
   for (std::int64_t j = 0; j < seq_kv; ++j) {
     if (!sees(j)) continue;
     const std::vector<double> key = read_row(args.k, b, j, head_kv);
@@ -82,31 +85,47 @@ ReferenceRow reference_row(const Config& config, const Problem& problem, const A
       dot += query[i] * key[i];
       magnitude += std::fabs(query[i] * key[i]);
     }
-    magnitudes[static_cast<std::size_t>(j)] = magnitude * std::fabs(scale);
-    const double score = scores[static_cast<std::size_t>(j)] = round(round(dot) * scale);
-    row_max = std::max(row_max, score);
-    broken = broken || std::isnan(score) || score == kInfinity;
+    const double score = rounded_to(rounded, rounded_to(rounded, dot) * scale);
+    out.values[static_cast<std::size_t>(j)] = score;
+    out.magnitudes[static_cast<std::size_t>(j)] = magnitude * std::fabs(scale);
+    out.largest = std::max(out.largest, score);
+    out.broken = out.broken || std::isnan(score) || score == kInfinity;
   }
+  return out;
+}
 
+// How far rounding may move the scores that the LSE rests on: an error of a score moves it by the share of its weight.
+double score_rounding(const Problem& problem, const Scores& scores, double lse) {
+  double magnitude = 0;
+  for (std::size_t j = 0; j < scores.values.size(); ++j)
+    if (scores.values[j] > -kInfinity)
+      magnitude += std::exp(scores.values[j] - lse) * scores.magnitudes[j];
+  const bool stored_scores =
+      problem.algorithm == Algorithm::unfused && problem.dtype != DType::fp32;
+  return 4 * ulp(DType::fp32, magnitude) + (stored_scores ? ulp(problem.dtype, magnitude) / 2 : 0);
+}
+
+}  // namespace
+
+ReferenceRow reference_row(const Config& config, const Problem& problem, const Arguments& args,
+                           std::int64_t b, std::int64_t h, std::int64_t q,
+                           std::optional<DType> rounded) {
+  const Scores scores = scores_of(config, problem, args, b, h, q, rounded);
   ReferenceRow row;
   row.o.assign(static_cast<std::size_t>(problem.head_dim_v), 0.0);
-  if (broken) {
+  if (scores.broken) {
     std::fill(row.o.begin(), row.o.end(), std::nan(""));
     row.lse = std::nan("");
     return row;
   }
   row.lse = -kInfinity;
-  if (row_max == -kInfinity) return row;
+  if (scores.largest == -kInfinity) return row;
 
   double row_sum = 0;
-  for (const double score : scores) row_sum += std::exp(score - row_max);
-  row.lse = row_max + std::log(row_sum);
-  double magnitude = 0;  // an error of a score moves the LSE by its weight's share
-  for (std::size_t j = 0; j < scores.size(); ++j)
-    if (scores[j] > -kInfinity) magnitude += std::exp(scores[j] - row.lse) * magnitudes[j];
-  row.score_rounding = 4 * ulp(DType::fp32, magnitude);
-  if (problem.algorithm == Algorithm::unfused && problem.dtype != DType::fp32)
-    row.score_rounding += ulp(problem.dtype, magnitude) / 2;
+  for (const double score : scores.values) row_sum += std::exp(score - scores.largest);
+  row.lse = scores.largest + std::log(row_sum);
+  row.score_rounding = score_rounding(problem, scores, row.lse);
+
   const std::uint32_t threshold = static_cast<std::uint32_t>(drop_threshold(config.dropout));
   const double keep_scale = 256.0 / (256.0 - threshold);
   const std::uint64_t key = args.rng_state != nullptr
@@ -114,19 +133,21 @@ ReferenceRow reference_row(const Config& config, const Problem& problem, const A
                                 : dropout_key(args.seed, args.offset);
   const auto head = static_cast<std::uint32_t>(b * args.q.shape[2] + h);
   std::uint32_t kept = 0;
+  const std::int64_t seq_kv = args.k.shape[1], head_kv = h / (args.q.shape[2] / args.k.shape[2]);
   for (std::int64_t j = 0; j < seq_kv; ++j) {
-    double weight = round(std::exp(scores[static_cast<std::size_t>(j)] - row_max) / row_sum);
+    const double score = scores.values[static_cast<std::size_t>(j)];
+    double weight = rounded_to(rounded, std::exp(score - scores.largest) / row_sum);
     if (threshold != 0) {
       if (j % 32 == 0)
         kept = keep_word(key, head, static_cast<std::uint32_t>(q),
                          static_cast<std::uint32_t>(j / 32), threshold);
-      weight = (kept >> (j % 32) & 1u) != 0 ? round(weight * keep_scale) : 0;
+      weight = (kept >> (j % 32) & 1u) != 0 ? rounded_to(rounded, weight * keep_scale) : 0;
     }
     if (weight == 0) continue;  // an invisible value must not turn the row into NaN
     const std::vector<double> value = read_row(args.v, b, j, head_kv);
     for (std::size_t i = 0; i < row.o.size(); ++i) row.o[i] += weight * value[i];
   }
-  for (double& value : row.o) value = round(value);
+  for (double& value : row.o) value = rounded_to(rounded, value);
   return row;
 }
 

@@ -18,10 +18,11 @@ int main() {
 
     flashwright_blocks* made = nullptr;
     fw::check(flashwright_blocks_from_mask(keep.data(), 1, 1, kSeq, kSeq, kBlock, kBlock, &made));
-    const std::unique_ptr<flashwright_blocks, decltype(&flashwright_blocks_free)> blocks(made, &flashwright_blocks_free);
+    const std::unique_ptr<flashwright_blocks, decltype(&flashwright_blocks_free)> blocks(
+        made, &flashwright_blocks_free);
     const std::int64_t rows = kSeq / kBlock;
-    std::printf("%d blocks are full, %d partial, of %d\n", blocks->full_offsets[rows], blocks->partial_offsets[rows],
-                static_cast<int>(rows * rows));
+    std::printf("%d blocks are full, %d partial, of %d\n", blocks->full_offsets[rows],
+                blocks->partial_offsets[rows], static_cast<int>(rows * rows));
 
     fw::Config config;
     config.dtype = fw::DType::fp32;

@@ -7,7 +7,8 @@
 
 enum { SEQ = 100, HEADS = 4, HEADS_KV = 2, DIM = 32 };
 
-static float q[SEQ * HEADS * DIM], k[SEQ * HEADS_KV * DIM], v[SEQ * HEADS_KV * DIM], o[SEQ * HEADS * DIM];
+static float q[SEQ * HEADS * DIM], k[SEQ * HEADS_KV * DIM], v[SEQ * HEADS_KV * DIM],
+    o[SEQ * HEADS * DIM];
 static int64_t q_shape[] = {1, SEQ, HEADS, DIM}, k_shape[] = {1, SEQ, HEADS_KV, DIM};
 
 /* Every function that can fail returns a status; the words of the failure are kept for this thread. */
@@ -34,7 +35,8 @@ int main(void) {
       "{\"dtype\":\"fp32\",\"head_dim\":32,\"mask\":\"window:16,0\",\"target\":\"cpu\"}";
   char *text = NULL, *report = NULL;
   flashwright_kernel* kernel = NULL;
-  flashwright_tensor tq = tensor(q, q_shape), tk = tensor(k, k_shape), tv = tensor(v, k_shape), to = tensor(o, q_shape);
+  flashwright_tensor tq = tensor(q, q_shape), tk = tensor(k, k_shape), tv = tensor(v, k_shape),
+                     to = tensor(o, q_shape);
   flashwright_arguments arguments = {0};
   size_t workspace_bytes = 0;
   void* workspace = NULL;

@@ -9,7 +9,9 @@
 namespace fw = flashwright;
 
 // bf16 is the upper half of a float. The numbers here are multiples of 1/8, which it holds exactly.
-static std::uint16_t to_bf16(float x) { return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16); }
+static std::uint16_t to_bf16(float x) {
+  return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(x) >> 16);
+}
 static float to_float(std::uint16_t x) { return std::bit_cast<float>(std::uint32_t{x} << 16); }
 
 int main() {
@@ -37,11 +39,15 @@ int main() {
     std::vector<void*> memory(4);
     for (void*& m : memory) fw::check(flashwright_allocate(nullptr, target, bytes, &m));
     const void* const inputs[] = {q.data(), k.data(), v.data()};
-    for (int i = 0; i < 3; ++i) fw::check(flashwright_copy_to_device(nullptr, target, memory[i], inputs[i], bytes));
+    for (int i = 0; i < 3; ++i)
+      fw::check(flashwright_copy_to_device(nullptr, target, memory[i], inputs[i], bytes));
 
     // (batch, seq, heads, dim)
-    const auto tensor = [&](void* data) { return fw::Tensor(data, config.dtype, {1, kSeq, 1, kDim}, cuda, device); };
-    fw::Arguments arguments{tensor(memory[0]), tensor(memory[1]), tensor(memory[2]), tensor(memory[3])};
+    const auto tensor = [&](void* data) {
+      return fw::Tensor(data, config.dtype, {1, kSeq, 1, kDim}, cuda, device);
+    };
+    fw::Arguments arguments{tensor(memory[0]), tensor(memory[1]), tensor(memory[2]),
+                            tensor(memory[3])};
     void* workspace = nullptr;
     if (const std::size_t size = kernel.workspace_bytes(arguments); size > 0)
       fw::check(flashwright_allocate(nullptr, target, size, &workspace));
@@ -55,7 +61,8 @@ int main() {
     double total = 0, worst = 0;
     for (int j = 0; j < kSeq; ++j) {
       double score = 0;
-      for (int d = 0; d < kDim; ++d) score += to_float(q[(kSeq - 1) * kDim + d]) * to_float(k[j * kDim + d]);
+      for (int d = 0; d < kDim; ++d)
+        score += to_float(q[(kSeq - 1) * kDim + d]) * to_float(k[j * kDim + d]);
       const double weight = std::exp(score / std::sqrt(static_cast<double>(kDim)));
       total += weight;
       for (int d = 0; d < kDim; ++d) sums[d] += weight * to_float(v[j * kDim + d]);

@@ -9,7 +9,8 @@
 
 enum { CAPACITY = 64, PROMPT = 40, TOKENS = 50, HEADS = 2, DIM = 16, ROW = HEADS * DIM };
 
-static float q[TOKENS * ROW], k[TOKENS * ROW], v[TOKENS * ROW], whole[TOKENS * ROW], stepwise[TOKENS * ROW];
+static float q[TOKENS * ROW], k[TOKENS * ROW], v[TOKENS * ROW], whole[TOKENS * ROW],
+    stepwise[TOKENS * ROW];
 static float k_cache[CAPACITY * ROW], v_cache[CAPACITY * ROW];
 
 static void check(flashwright_status status) {
@@ -19,10 +20,11 @@ static void check(flashwright_status status) {
 }
 
 /* Attention of `count` queries from `first` on over the first `keys` rows of a cache. */
-static void attend(const flashwright_kernel* kernel, float* keys_at, float* values_at, int64_t capacity, int64_t first,
-                   int64_t count, int64_t keys, float* out) {
+static void attend(const flashwright_kernel* kernel, float* keys_at, float* values_at,
+                   int64_t capacity, int64_t first, int64_t count, int64_t keys, float* out) {
   int64_t q_shape[] = {1, count, HEADS, DIM}, k_shape[] = {1, keys, HEADS, DIM};
-  int64_t strides[] = {capacity * ROW, ROW, DIM, 1}; /* the batch stride is that of the whole buffer */
+  int64_t strides[] = {capacity * ROW, ROW, DIM,
+                       1}; /* the batch stride is that of the whole buffer */
   flashwright_tensor query = {q + first * ROW, 1, 0, 4, 2, 32, 1, q_shape, NULL, 0};
   flashwright_tensor key = {keys_at, 1, 0, 4, 2, 32, 1, k_shape, strides, 0};
   flashwright_tensor value = {values_at, 1, 0, 4, 2, 32, 1, k_shape, strides, 0};
@@ -40,11 +42,13 @@ static void attend(const flashwright_kernel* kernel, float* keys_at, float* valu
 }
 
 int main(void) {
-  const char* const config = "{\"dtype\":\"fp32\",\"head_dim\":16,\"mask\":\"causal\",\"target\":\"cpu\"}";
+  const char* const config =
+      "{\"dtype\":\"fp32\",\"head_dim\":16,\"mask\":\"causal\",\"target\":\"cpu\"}";
   flashwright_kernel* kernel = NULL;
   float worst = 0;
   int i;
-  for (i = 0; i < TOKENS * ROW; ++i) q[i] = sinf((float)i), k[i] = sinf(1.3f * (float)i), v[i] = cosf((float)i);
+  for (i = 0; i < TOKENS * ROW; ++i)
+    q[i] = sinf((float)i), k[i] = sinf(1.3f * (float)i), v[i] = cosf((float)i);
   check(flashwright_get_kernel(NULL, config, NULL, FLASHWRIGHT_COMPILE, &kernel));
 
   /* The prompt at once, then a token at a time: the same kernel, whatever the lengths. */
@@ -59,8 +63,8 @@ int main(void) {
 
   attend(kernel, k, v, TOKENS, 0, TOKENS, TOKENS, whole);
   for (i = 0; i < TOKENS * ROW; ++i) worst = fmaxf(worst, fabsf(whole[i] - stepwise[i]));
-  printf("%d tokens of prompt and %d steps; largest difference to all at once: %.1e\n", PROMPT, TOKENS - PROMPT,
-         (double)worst);
+  printf("%d tokens of prompt and %d steps; largest difference to all at once: %.1e\n", PROMPT,
+         TOKENS - PROMPT, (double)worst);
   flashwright_kernel_release(kernel);
   return worst < 1e-5f ? 0 : 1;
 }

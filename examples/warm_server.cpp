@@ -19,14 +19,17 @@ static std::int32_t on_progress(void*, std::int64_t done, std::int64_t total, co
 static double request_ns(const fw::Config& config) {
   const auto start = std::chrono::steady_clock::now();
   for (int i = 0; i < 1000; ++i) fw::get_kernel(config, fw::Effort::cached);
-  return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count() / 1000;
+  return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start)
+             .count() /
+         1000;
 }
 
 int main() {
   try {
     std::vector<fw::Config> configs;
     for (const int head_dim : {64, 128}) {
-      for (const fw::Mask& mask : {fw::Mask::none(), fw::Mask::causal(), fw::Mask::window(256, 0)}) {
+      for (const fw::Mask& mask :
+           {fw::Mask::none(), fw::Mask::causal(), fw::Mask::window(256, 0)}) {
         fw::Config config;
         config.head_dim = head_dim;
         config.mask = mask;
@@ -34,11 +37,13 @@ int main() {
       }
     }
     std::string list;
-    for (const fw::Config& config : configs) list += (list.empty() ? "[" : ",") + fw::to_json(config);
+    for (const fw::Config& config : configs)
+      list += (list.empty() ? "[" : ",") + fw::to_json(config);
 
     std::printf("warming up\n");
     char* report = nullptr;
-    fw::check(flashwright_prepare(nullptr, (list + "]").c_str(), FLASHWRIGHT_COMPILE, &on_progress, nullptr, &report));
+    fw::check(flashwright_prepare(nullptr, (list + "]").c_str(), FLASHWRIGHT_COMPILE, &on_progress,
+                                  nullptr, &report));
     if (const std::string rows = fw::take(report); rows.find("\"failed\"") != std::string::npos) {
       std::fprintf(stderr, "not ready: %s\n", rows.c_str());
       return 1;

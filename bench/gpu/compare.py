@@ -153,7 +153,8 @@ def make_table(records, backends):
         found = [speedup(r, backend) for r in records if speedup(r, backend)]
         means.append(f"{protocol.geometric_mean(found):.3f} (min {min(found):.3f})" if found else "-")
     rows.append(["geometric mean of the ratios", "", *([""] * len(backends)), *means, "", ""])
-    heads = ["forward, TFLOP/s", "ours (spread)", *backends, *(f"ours / {b}" for b in backends), "schedule", "chosen by"]
+    heads = ["forward, TFLOP/s", "ours (spread)", *backends, *(f"ours / {b}" for b in backends), "schedule",
+             "chosen by"]
     return protocol.table(heads, rows)
 
 

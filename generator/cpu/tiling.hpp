@@ -17,8 +17,9 @@ struct Tiling {
   int tile_q, tile_kv;
   int query_vectors;  // tile_q / lanes
   int key_block, dim_block, unroll;
-  bool widened;  // elements of 16 bits: keys and values are copied to scratch as fp32 before they are used
-  int panel;    // head dims of the values that are copied together
+  bool
+      widened;  // elements of 16 bits: keys and values are copied to scratch as fp32 before they are used
+  int panel;  // head dims of the values that are copied together
 
   // Scores are computed and turned to weights for a multiple of this many keys.
   int key_step() const { return key_block; }

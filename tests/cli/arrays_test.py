@@ -280,7 +280,8 @@ class BadFiles(CliTest):
             self.refuse(header_bytes("<f4", shape) + bytes(4 * count), "four dimensions: (batch, seq, heads, dim)")
 
     def test_paths(self):
-        self.fails(2, ["--q", "'missing.npy'", "No such file"], "run", "--q", "missing.npy", "--k", "k.npy", "--v", "v.npy")
+        self.fails(2, ["--q", "'missing.npy'", "No such file"], "run", "--q", "missing.npy",
+                   "--k", "k.npy", "--v", "v.npy")
         result = self.run_cli("run", "--q", ".", "--k", "k.npy", "--v", "v.npy")
         self.assertIn(result.code, (2, 8), str(result))
 

@@ -26,7 +26,7 @@ class Help(CliTest):
         self.assertIn("9 check failed", self.ok("--help").out)
         with open(os.path.join(os.environ["FLASHWRIGHT_TEST_SOURCE"], "docs", "cli.md"), encoding="utf-8") as file:
             text = file.read()
-        for code in ["| 0 |", "| 1 |", "| 2 |", "| 3 |", "| 4 |", "| 5 |", "| 6 |", "| 7 |", "| 8 |", "| 9 |", "| 130 |"]:
+        for code in [f"| {number} |" for number in [*range(10), 130]]:
             self.assertIn(code, text)
 
     def test_version(self):

@@ -145,7 +145,8 @@ class AbsentDevice(CliTest):
         text = self.ok("tune", *ABSENT, "--device", "mine.json", "--budget", "3s").out
         self.assertIn("a GPU of my own (sm_86)", text)
         self.assertIn("99 KiB shared memory", text)
-        for change, word in [({"target": "sm_1"}, "sm_1"), ({"colour": "green"}, "colour"), ({"sm_count": -1}, "sm_count")]:
+        for change, word in [({"target": "sm_1"}, "sm_1"), ({"colour": "green"}, "colour"),
+                             ({"sm_count": -1}, "sm_count")]:
             with open(self.path("mine.json"), "w", encoding="utf-8") as file:
                 json.dump({**profile, **change}, file)
             self.fails(2, [word], "tune", *ABSENT, "--device", "./mine.json", "--budget", "3s")
@@ -154,7 +155,8 @@ class AbsentDevice(CliTest):
         self.fails(2, ["--device mine.json", "not JSON"], "tune", *ABSENT, "--device", "mine.json")
 
     def test_the_library_is_missing(self):
-        self.fails(6, ["NVRTC"], "tune", *ABSENT, "--device", "h100", env=self.environment(FLASHWRIGHT_NVRTC="/nowhere"))
+        self.fails(6, ["NVRTC"], "tune", *ABSENT, "--device", "h100",
+                   env=self.environment(FLASHWRIGHT_NVRTC="/nowhere"))
 
 
 @needs_cpu

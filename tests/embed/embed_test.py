@@ -165,14 +165,16 @@ class Package(Installed):
 
     def test_a_project_in_c_alone(self):
         text = ("cmake_minimum_required(VERSION 3.24)\nproject(app LANGUAGES C)\nfind_package(flashwright 0.1 CONFIG "
-                "REQUIRED COMPONENTS cuda)\nadd_executable(app main.c)\ntarget_link_libraries(app flashwright::flashwright)\n")
+                "REQUIRED COMPONENTS cuda)\nadd_executable(app main.c)\n"
+                "target_link_libraries(app flashwright::flashwright)\n")
         source = self.project("c_alone", text, main__c='#include "flashwright/flashwright.h"\n' + self.APP)
         self.configure(source, "c_alone_build")
         call("cmake", "--build", self.path("c_alone_build"), env=self.env)
         call(os.path.join(self.path("c_alone_build"), "app"), env=self.env)
 
     def test_versions_and_components(self):
-        text = "cmake_minimum_required(VERSION 3.24)\nproject(app LANGUAGES CXX)\nfind_package(flashwright %s CONFIG REQUIRED)\n"
+        text = "cmake_minimum_required(VERSION 3.24)\nproject(app LANGUAGES CXX)\n" \
+               "find_package(flashwright %s CONFIG REQUIRED)\n"
         good = ["", "0.1", "0.1.0", "0.1 COMPONENTS cuda"] + (["COMPONENTS cpu cuda"] if HAS_CPU else [])
         bad = ["0.2", "1.0", "COMPONENTS abacus"] + ([] if HAS_CPU else ["COMPONENTS cpu"])
         for i, wanted in enumerate(good):

@@ -32,8 +32,8 @@ struct CompileSummary {
   std::string text() const;  // for the log of the test
 };
 
-// Compiles every kernel; a fault is an error, a spill that is not allowed, shared memory other than planned, or registers beyond the
-// margins.
+// Compiles every kernel; a fault is an error, a spill that is not allowed, shared memory other than planned, or
+// registers beyond the margins.
 CompileSummary compile_all(const std::vector<NamedKernel>& kernels, const Margins& margins);
 
 // The faults as one text, the first forty of them.

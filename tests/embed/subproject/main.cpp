@@ -11,7 +11,8 @@ int main() {
   config.head_dim = 64;
   config.target = "sm_80";
   char* text = nullptr;
-  flashwright::check(flashwright_emit(nullptr, flashwright::to_json(config).c_str(), nullptr, &text));
+  flashwright::check(
+      flashwright_emit(nullptr, flashwright::to_json(config).c_str(), nullptr, &text));
   if (flashwright::take(text).find("fw_forward") == std::string::npos) return 1;
   if (std::string(flashwright_build_info()).empty()) return 1;
   config.target = "cpu";
