@@ -65,8 +65,9 @@ TEST_CASE("every target that is known emits a kernel") {
   flashwright::Config config;
   config.head_dim = 128;
   config.mask = flashwright::Mask::causal();
-  for (const char* target : {"sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a", "sm_100",
-                             "sm_103", "sm_120", "sm_121"}) {
+  for (const char* target :
+       {"sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_100a", "sm_103",
+        "sm_103a", "sm_110", "sm_110a", "sm_120", "sm_120a", "sm_121", "sm_121a"}) {
     config.target = target;
     char* text = nullptr;
     REQUIRE(flashwright_emit(nullptr, flashwright::to_json(config).c_str(), nullptr, &text) ==

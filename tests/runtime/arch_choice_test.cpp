@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/device.hpp"
 #include "tests/support/testing.hpp"
 
 using namespace flashwright;
@@ -72,6 +73,10 @@ TEST_CASE("no choice runs on a device that is older or of another major") {
           if (choice.ptx) CHECK(!specific);
           CHECK(choice.arch.starts_with(choice.ptx ? "compute_" : "sm_"));
           CHECK(cuda::nvrtc_needed({number / 10, number % 10}) <= nvrtc);
+          const ArchInfo& arch =
+              arch_info({BackendKind::cuda, choice.arch});  // its limits are known
+          CHECK(arch.major * 10 + arch.minor == number);
+          CHECK(parse_target(to_string(arch.target)) == arch.target);
         }
 }
 
