@@ -10,20 +10,17 @@ tables, and NAME.store.jsonl with what tuning learned (import it with `flashwrig
 """
 
 import argparse
-import json
-import math
 import pathlib
 import statistics
 import sys
-import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "bench" / "gpu"), str(ROOT / "bench" / "peers")]
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "bench" / "peers")]
 import library  # noqa: E402
+import ours  # noqa: E402
 import protocol  # noqa: E402
 import torch_cuda  # noqa: E402
 
-OURS = "flashwright"
 EXTRA = [
     "bfloat16 b4 heads 16/16 seq 4096x4096 d 64/64 causal dropout 0.1",
     "bfloat16 b4 heads 16/16 seq 4096x4096 d 128/128 causal dropout 0.1",
@@ -33,38 +30,6 @@ EXTRA = [
     "bfloat16 b4 heads 16/16 seq 4096x4096 d 192/192 causal dropout 0.0",
     "float32 b4 heads 16/16 seq 2048x2048 d 64/64 causal dropout 0.0",
 ]
-SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
-
-
-def config_of(shape):
-    config = {"dtype": SHORT[shape.dtype], "head_dim": shape.dim_qk, "mask": "causal" if shape.causal else "none"}
-    if shape.dim_v != shape.dim_qk:
-        config["head_dim_v"] = shape.dim_v
-    if shape.dropout:
-        config["dropout"] = shape.dropout
-    return config
-
-
-def sizes_of(shape):
-    return shape.batch, shape.heads_q, shape.heads_kv, shape.seq_q, shape.seq_kv
-
-
-def tune_all(lib, shapes, budget_s):
-    """One search for each slot; shapes that share a slot are tuned once."""
-    done = set()
-    for shape in shapes:
-        slot = lib.text("flashwright_explain", json.dumps(config_of(shape)).encode(),
-                        library.ctypes.byref(library.Shape(*sizes_of(shape))))["slot"]
-        if slot in done:
-            continue
-        done.add(slot)
-        start = time.time()
-        report = lib.tune(config_of(shape), sizes_of(shape), budget_s)
-        decision = report["decision"]
-        print(f"tuned {slot}: {decision['schedule']}, gain {100 * decision['gain']:.1f} % "
-              f"[{100 * decision['gain_low']:.1f}, {100 * decision['gain_high']:.1f}], "
-              f"{len(decision['tied'])} tied, {decision['measured']} of {report['legal']} measured, "
-              f"noise {100 * decision['noise']:.2f} %, {time.time() - start:.0f} s", flush=True)
 
 
 def prepare_ours(torch, lib, shape):
@@ -73,50 +38,20 @@ def prepare_ours(torch, lib, shape):
     out = torch.full((shape.batch, shape.seq_q, shape.heads_q, shape.dim_v), float("nan"), dtype=q.dtype,
                      device="cuda")
     lse = torch.empty(shape.batch, shape.heads_q, shape.seq_q, device="cuda")
-    kernel = lib.kernel(config_of(shape), sizes_of(shape))
+    kernel = lib.kernel(ours.config_of(shape), ours.sizes_of(shape))
     launch = kernel.bind(q, k, v, out, lse, seed=1)
     launch()
     torch.cuda.synchronize()
     if not torch.isfinite(out).all():
         raise RuntimeError("an output is not finite")
     if not shape.dropout:
-        check_rows(torch, shape, q, k, v, out)
-    return protocol.Candidate(OURS, launch), kernel.describe()["selection"]
-
-
-def check_rows(torch, shape, q, k, v, out, rows=64):
-    """Compares some query rows of every head with float64, by the tolerance of an unfused computation."""
-    step = max(1, shape.seq_q // rows)
-    index = torch.arange(step - 1, shape.seq_q, step, device="cuda")
-    group = shape.heads_q // shape.heads_kv
-    for batch in range(min(shape.batch, 2)):
-        queries = q[batch, index].transpose(0, 1)
-        keys, values = (t[batch].transpose(0, 1).repeat_interleave(group, 0) for t in (k, v))
-
-        def attend(dtype):
-            scores = (queries.to(dtype) @ keys.to(dtype).transpose(1, 2)) * shape.dim_qk**-0.5
-            if shape.causal:
-                positions = index + shape.seq_kv - shape.seq_q
-                hidden = torch.arange(shape.seq_kv, device="cuda")[None] > positions[:, None]
-                scores = scores.masked_fill(hidden, -math.inf)
-            return (torch.softmax(scores, -1) @ values.to(dtype)).transpose(0, 1).double()
-
-        exact, got = attend(torch.float64), out[batch, index].double()
-        largest = exact.abs().max().item()
-        mantissa = {"bfloat16": 7, "float16": 10, "float32": 23}[shape.dtype]
-        if shape.dtype == "float32":
-            allowed = 1e-5 * (1 + largest)
-        else:
-            ulp = 2.0 ** (math.floor(math.log2(largest + 0.3)) - mantissa)
-            allowed = 2 * (attend(q.dtype) - exact).abs().max().item() + ulp
-        error = (got - exact).abs().max().item()
-        if not error <= allowed:
-            raise RuntimeError(f"wrong result for {shape}: error {error:.3g}, allowed {allowed:.3g}")
+        ours.check_rows(torch, shape, q, k, v, out)
+    return protocol.Candidate(ours.NAME, launch), kernel.describe()["selection"]
 
 
 def run_shape(torch, lib, shape, backends, timing_options):
-    ours, selection = prepare_ours(torch, lib, shape)
-    candidates, refused = [ours], {}
+    own, selection = prepare_ours(torch, lib, shape)
+    candidates, refused = [own], {}
     for backend in backends:
         try:
             candidates.append(torch_cuda.make_candidate(torch, shape, backend, False)[0])
@@ -128,8 +63,8 @@ def run_shape(torch, lib, shape, backends, timing_options):
               "refused": refused, "times": {}}
     for name, timing in timings.items():
         record["times"][name] = {"tflops": torch_cuda.tera(timing.rate(shape.flops())), **timing.record()}
-        if name != OURS:  # paired: the samples of one turn
-            ratios = [other / own for own, other in zip(timings[OURS].samples_ms, timing.samples_ms)]
+        if name != ours.NAME:  # paired: the samples of one turn
+            ratios = [other / own for own, other in zip(timings[ours.NAME].samples_ms, timing.samples_ms)]
             record["times"][name]["speedup"] = round(statistics.median(ratios), 4)
     return record
 
@@ -141,7 +76,7 @@ def speedup(record, backend):
 def make_table(records, backends):
     rows = []
     for record in records:
-        own = record["times"][OURS]
+        own = record["times"][ours.NAME]
         row = [record["shape"], f"{own['tflops']:.0f} ({100 * own['spread']:.1f} %)"]
         for backend in backends:
             other = record["times"].get(backend)
@@ -191,7 +126,7 @@ def main(argv=None):
     grid = protocol.training_grid(args.dims, args.seqs)
     extra = [] if args.no_extra else [protocol.Shape.parse(text) for text in EXTRA]
     if args.tune:
-        tune_all(lib, grid + extra, args.tune)
+        ours.tune_all(lib, grid + extra, args.tune)
     timing = {"warmup": args.warmup, "runs": args.runs, "min_sample_ms": args.min_sample_ms}
     env = {**torch_cuda.environment(torch), "timing": timing, "ceilings_at_start": torch_cuda.ceilings(torch)}
     grid_records = [run_shape(torch, lib, shape, args.backends, timing) for shape in grid]

@@ -1,0 +1,71 @@
+"""flashwright's side of a comparison: Configs of the peers' shapes, tuning, and a check of the results."""
+
+import json
+import math
+import time
+
+import library
+
+NAME = "flashwright"
+SHORT = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
+
+
+def config_of(shape):
+    config = {"dtype": SHORT[shape.dtype], "head_dim": shape.dim_qk, "mask": "causal" if shape.causal else "none"}
+    if shape.dim_v != shape.dim_qk:
+        config["head_dim_v"] = shape.dim_v
+    if shape.dropout:
+        config["dropout"] = shape.dropout
+    return config
+
+
+def sizes_of(shape):
+    return shape.batch, shape.heads_q, shape.heads_kv, shape.seq_q, shape.seq_kv
+
+
+def tune_all(lib, shapes, budget_s, config=config_of):
+    """One search for each slot; shapes that share a slot are tuned once."""
+    done = set()
+    for shape in shapes:
+        slot = lib.text("flashwright_explain", json.dumps(config(shape)).encode(),
+                        library.ctypes.byref(library.Shape(*sizes_of(shape))))["slot"]
+        if slot in done:
+            continue
+        done.add(slot)
+        start = time.time()
+        report = lib.tune(config(shape), sizes_of(shape), budget_s)
+        decision = report["decision"]
+        print(f"tuned {slot}: {decision['schedule']}, gain {100 * decision['gain']:.1f} % "
+              f"[{100 * decision['gain_low']:.1f}, {100 * decision['gain_high']:.1f}], "
+              f"{len(decision['tied'])} tied, {decision['measured']} of {report['legal']} measured, "
+              f"noise {100 * decision['noise']:.2f} %, {time.time() - start:.0f} s", flush=True)
+
+
+def check_rows(torch, shape, q, k, v, out, rows=64):
+    """Compares some query rows of every head with float64, by the tolerance of an unfused computation."""
+    step = max(1, shape.seq_q // rows)
+    index = torch.arange(step - 1, shape.seq_q, step, device=q.device)
+    group = shape.heads_q // shape.heads_kv
+    for batch in range(min(shape.batch, 2)):
+        queries = q[batch, index].transpose(0, 1)
+        keys, values = (t[batch].transpose(0, 1).repeat_interleave(group, 0) for t in (k, v))
+
+        def attend(dtype):
+            scores = (queries.to(dtype) @ keys.to(dtype).transpose(1, 2)) * shape.dim_qk**-0.5
+            if shape.causal:
+                positions = index + shape.seq_kv - shape.seq_q
+                hidden = torch.arange(shape.seq_kv, device=q.device)[None] > positions[:, None]
+                scores = scores.masked_fill(hidden, -math.inf)
+            return (torch.softmax(scores, -1) @ values.to(dtype)).transpose(0, 1).double()
+
+        exact, got = attend(torch.float64), out[batch, index].double()
+        largest = exact.abs().max().item()
+        mantissa = {"bfloat16": 7, "float16": 10, "float32": 23}[shape.dtype]
+        if shape.dtype == "float32":
+            allowed = 1e-5 * (1 + largest)
+        else:
+            ulp = 2.0 ** (math.floor(math.log2(largest + 0.3)) - mantissa)
+            allowed = 2 * (attend(q.dtype) - exact).abs().max().item() + ulp
+        error = (got - exact).abs().max().item()
+        if not error <= allowed:
+            raise RuntimeError(f"wrong result for {shape}: error {error:.3g}, allowed {allowed:.3g}")
