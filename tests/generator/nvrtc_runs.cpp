@@ -31,7 +31,7 @@ std::string compile_one(const NamedKernel& kernel, const Margins& margins, int& 
     ms = binary.compile_ms;
     const int threads = estimate.threads * kernel.schedule.blocks_per_sm;
     spills = r.spill_bytes != 0 || r.stack_bytes != 0;
-    if (spills && !margins.spills)
+    if (r.spill_bytes > margins.spill_bytes)
       return fmt::format("spills {} bytes, stack {}, at {} registers (estimate {})", r.spill_bytes,
                          r.stack_bytes, r.registers, estimate.registers);
     if (r.static_smem_bytes != 0 || r.dynamic_smem_bytes != estimate.smem_bytes)

@@ -20,7 +20,7 @@ void on_all_cores(std::size_t count, const std::function<void(std::size_t)>& bod
 // above: what the compiler takes where there is room.
 struct Margins {
   int below, above;
-  bool spills = false;  // allowed, and counted
+  int spill_bytes;  // allowed; every spill is counted
 };
 
 struct CompileSummary {
