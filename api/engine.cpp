@@ -245,7 +245,7 @@ Engine::CodePointer Engine::make_code(const Request& request, const Schedule& sc
   const Flight::Turn turn =
       flight_.wait(built.key, label, [&] { return artifacts_.contains(built.key); });
   if (!fetch(built, artifacts_)) {
-    built.binary = backend.compile(built.source);
+    flashwright::compile(built, request.problem, backend);
     log(LogLevel::info, fmt::format("compiled {} in {:.0f} ms", label, built.binary.compile_ms));
     keep(built, request.problem, artifacts_);
   }

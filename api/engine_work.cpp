@@ -50,7 +50,7 @@ Built Engine::compile(const Request& request, const Schedule& schedule) {
   if (fetch(built, artifacts_)) return built;
   if (const std::string missing = backend.compiler_missing(); !missing.empty())
     throw Error(Status::unavailable, missing);
-  built.binary = backend.compile(built.source);
+  flashwright::compile(built, request.problem, backend);
   keep(built, request.problem, artifacts_);
   return built;
 }

@@ -33,7 +33,7 @@ const std::vector<Info>& variables() {
       {Variable::template_dir, "FLASHWRIGHT_TEMPLATE_DIR", "the built-in templates",
        "folder of templates to use instead"},
       {Variable::dump_dir, "FLASHWRIGHT_DUMP_DIR", "no dump",
-       "folder that receives every source, log and binary"},
+       "folder that receives source, binary and log of every kernel that is compiled"},
   };
   return table;
 }

@@ -65,7 +65,8 @@ BenchReport bench(const Config& config, const Shape& shape, std::vector<BenchEnt
   std::vector<std::unique_ptr<Runner>> owned;
   std::vector<Runner*> runners;
   for (const BenchEntry& entry : entries) {
-    if (!entry.built.failure.empty()) throw Error(Status::compile_failed, entry.built.failure);
+    if (!entry.built.failure.empty())
+      throw Error(Status::compile_failed, entry.built.failure, entry.built.detail);
     owned.push_back(std::make_unique<Runner>(config, entry.problem, workload, backend, device_index,
                                              entry.built.binary, entry.built.source.plan));
     runners.push_back(owned.back().get());

@@ -9,6 +9,7 @@
 #include "cache/key.hpp"
 #include "core/env.hpp"
 #include "core/error.hpp"
+#include "tuner/dump.hpp"
 
 namespace flashwright {
 
@@ -35,15 +36,27 @@ bool fetch(Built& built, ArtifactStore& store) {
   return true;
 }
 
+void compile(Built& built, const Problem& problem, Backend& backend) {
+  const Dump dump(built, problem);  // before the compiler, which may end the process
+  try {
+    built.binary = backend.compile(built.source);
+  } catch (Error& error) {
+    dump.failed(error);
+    throw;
+  }
+  dump.compiled(built.binary);
+}
+
 Built build(const Family& family, const Problem& problem, const Schedule& schedule,
             Backend& backend, ArtifactStore* store) {
   Built out;
   out.schedule = schedule;
   try {
     out = emit_candidate(family, problem, schedule, backend);
-    if (store == nullptr || !fetch(out, *store)) out.binary = backend.compile(out.source);
+    if (store == nullptr || !fetch(out, *store)) compile(out, problem, backend);
   } catch (const Error& error) {
     out.failure = error.message;
+    out.detail = error.detail;
   }
   return out;
 }

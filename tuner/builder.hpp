@@ -23,6 +23,7 @@ struct Built {
   Binary binary;
   bool from_store = false;
   std::string failure;  // of the compiler, in one line; empty when there is a binary
+  std::string detail;   // of a failure: the compiler's log
 };
 
 // Emits one schedule and works out the keys of its binary. Without a compiler there is one key:
@@ -32,6 +33,11 @@ Built emit_candidate(const Family& family, const Problem& problem, const Schedul
 
 // Fetches the binary from the store; false when it is not there.
 bool fetch(Built& built, ArtifactStore& store);
+
+// Compiles what was emitted; every compilation of the library is this one. Leaves files in the
+// folder that FLASHWRIGHT_DUMP_DIR names (tuner/dump), and names the source there in the detail of an
+// Error(compile_failed).
+void compile(Built& built, const Problem& problem, Backend& backend);
 
 // All of it, the compilation included; what goes wrong ends in `failure`. Losers of a search are
 // not stored, so storing is up to the caller. The store may be null.

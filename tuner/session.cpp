@@ -150,11 +150,12 @@ bool Session::admit(std::unique_ptr<Built> built, bool spilled_too) {
 }
 
 void Session::start_baseline(const SearchSpace& space) {
-  std::string reasons;
+  std::string reasons, detail;
   for (const Candidate& candidate : space.order) {
     auto built = std::make_unique<Built>(
         build(r_.family, r_.problem, candidate.schedule, r_.backend, &artifacts_));
     const std::string text = to_string(candidate.schedule);
+    if (detail.empty()) detail = built->detail;
     if (admit(std::move(built), true)) {
       racers_.front()->runner->time_us();
       return;
@@ -164,7 +165,8 @@ void Session::start_baseline(const SearchSpace& space) {
   }
   throw Error(Status::compile_failed,
               fmt::format("tune: none of {} candidates for {} can run:{}", report_.considered,
-                          to_string(r_.problem), reasons));
+                          to_string(r_.problem), reasons),
+              detail);
 }
 
 // Measures the racers in common blocks with the baseline; drops those that are behind the leader by

@@ -81,6 +81,26 @@ TEST_CASE("each effort goes as far as it says") {
   CHECK(m.cuda.compilations == 0);
 }
 
+TEST_CASE("every way to a compilation leaves its files where developers want them") {
+  fresh_machine();
+  const test::Folder folder;
+  const test::Environment set(test::Variables{{"FLASHWRIGHT_DUMP_DIR", folder.path()}});
+  const auto has = [&](const std::string& schedule) {
+    int files = 0;
+    for (const std::string& name : test::files_in(folder))
+      files += contains(name, "-" + schedule + "-") ? 1 : 0;
+    return files == 2;  // source and binary
+  };
+  release(Engine(in_memory()).get_kernel(kConfig, nullptr, Effort::compile));
+  CHECK(has(kSchedules[0]));
+  Engine engine(in_memory());
+  engine.compile(engine.prepare_request(kConfig), parse_schedule(kSchedules[1]));
+  CHECK(has(kSchedules[1]));
+  CHECK(!has(kSchedules[2]));
+  engine.tune(kConfig, {1, 1, 1, 20, 20}, nullptr, {});
+  CHECK(has(kSchedules[2]));
+}
+
 TEST_CASE("kernels live as long as somebody holds them") {
   Machine& m = fresh_machine();
   const Kernel* kernel = nullptr;

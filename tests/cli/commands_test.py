@@ -163,6 +163,25 @@ class Compile(CliTest):
         self.assertEqual(report["bytes"], os.path.getsize(self.path("k.o")))
         self.assertIn("vector spills", self.ok("compile", "--head-dim", "64", "--target", "cpu").out)
 
+    @needs_cpu
+    def test_dump(self):
+        env = self.environment(FLASHWRIGHT_DUMP_DIR="dumps/here")
+        arguments = ["compile", "--head-dim", "64", "--dtype", "fp32", "--target", "cpu", "--json"]
+        report = self.ok(*arguments, env=env).json()
+        files = sorted(os.listdir(self.path("dumps/here")))
+        stem = f"-{report['schedule']}-{report['key'][:12]}"
+        endings = [name[name.index(stem) + len(stem):] for name in files]
+        self.assertEqual([ending for ending in endings if ending != ".log"], [".ll", ".o"])
+        self.assertTrue(files[0].startswith("forward_fp32_d64_none_cpu_"))
+        self.assertEqual(os.path.getsize(self.path(f"dumps/here/{files[-1]}")), report["bytes"])
+        self.assertTrue(self.ok(*arguments, env=self.environment(FLASHWRIGHT_DUMP_DIR="none")).json()["from_store"])
+        self.assertFalse(os.path.exists(self.path("none")), "nothing is compiled, nothing is dumped")
+        with open(self.path("file"), "w", encoding="utf-8"):
+            pass
+        result = self.ok(*arguments, "--cache-dir", ":memory:", env=self.environment(FLASHWRIGHT_DUMP_DIR="file"))
+        self.assertEqual(result.err.count("FLASHWRIGHT_DUMP_DIR"), 1, str(result))
+        self.assertEqual(result.err.count("\n"), 1, str(result))
+
     def test_missing_parts(self):
         self.fails(6, ["NVRTC"], "compile", *SM80, env=self.environment(FLASHWRIGHT_NVRTC="/nowhere/nvrtc.so"))
         self.fails(6, ["libflashwright-cpu.so", "/nowhere/plugin.so"], "compile", "--head-dim", "64", "--target", "cpu",

@@ -87,6 +87,12 @@ class Rules(unittest.TestCase):
                    if re.search(r"#include [<\"]llvm", path.read_text())
                    and "/".join(relative(path).split("/")[:2]) not in PLUGIN])
 
+    def test_every_environment_variable_is_read(self):
+        listed = re.findall(r"\{Variable::(\w+),", (ROOT / "core/env.cpp").read_text())
+        self.assertGreater(len(listed), 10)
+        text = "".join(path.read_text() for path in tracked(".cpp") if of_the_library(path))
+        self.none([name for name in listed if f"env::Variable::{name}" not in text])
+
     def test_public_headers_need_nothing_of_ours(self):
         self.none([f"{relative(path)} includes {name}" for path in tracked(".h", ".hpp")
                    if relative(path).startswith("include/")
