@@ -16,7 +16,7 @@ enum class Status : int {
   not_cached = 3,      // the effort allowed was too small to get the kernel
   compile_failed = 4,  // the compiler refused an emitted kernel
   unavailable = 5,     // a driver, a compiler or a device is missing
-  capturing = 6,       // a stream is being captured and the kernel is not loaded yet
+  capturing = 6,       // the call cannot be made while a stream is being captured
   device_error = 7,    // the driver reported an error
   io_error = 8,        // a file could not be read or written
   interrupted = 9,     // a progress callback asked to stop

@@ -29,7 +29,7 @@ enum {
   FLASHWRIGHT_NOT_CACHED = 3,     /* the effort allowed was too small */
   FLASHWRIGHT_COMPILE_FAILED = 4, /* the compiler refused a kernel; its log is the detail */
   FLASHWRIGHT_UNAVAILABLE = 5,    /* a driver, a compiler or a device is missing */
-  FLASHWRIGHT_CAPTURING = 6,      /* a stream is being captured and the kernel is not loaded */
+  FLASHWRIGHT_CAPTURING = 6,      /* the call cannot be made while a stream is being captured */
   FLASHWRIGHT_DEVICE_ERROR = 7,   /* the driver reported an error */
   FLASHWRIGHT_IO_ERROR = 8,       /* a file could not be read or written */
   FLASHWRIGHT_INTERRUPTED = 9,    /* a progress callback asked to stop */

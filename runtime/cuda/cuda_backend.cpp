@@ -271,9 +271,10 @@ void* CudaBackend::allocate(int device_index, std::size_t bytes) {
   const DeviceScope scope(d, device_index, primary(device_index));
   cuda::DevicePointer pointer = 0;
   const cuda::Result result = d.MemAlloc(&pointer, std::max<std::size_t>(bytes, 1));
-  if (result != 0)
+  if (result == cuda::kOutOfMemory)
     throw Error(Status::device_error,
                 fmt::format("cuMemAlloc: no {} bytes of device memory", bytes));
+  check(d, result, "cuMemAlloc");
   return reinterpret_cast<void*>(pointer);
 }
 

@@ -8,6 +8,10 @@
 namespace flashwright::cuda {
 namespace {
 
+constexpr const char* kCaptureAdvice =
+    "; a stream is being captured: get kernels, tune, allocate, copy and wait before the capture "
+    "begins, and only launch during it";
+
 struct Loaded {
   SharedLibrary library;
   Driver driver{};
@@ -105,8 +109,11 @@ void check(const Driver& driver, Result result, const char* call) {
   if (result == 0) return;
   const char* text = nullptr;
   driver.GetErrorString(result, &text);
-  throw Error(Status::device_error,
-              fmt::format("{}: {} (error {})", call, text != nullptr ? text : "unknown", result));
+  // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED to CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD.
+  const bool capturing = result >= 900 && result <= 908;
+  throw Error(capturing ? Status::capturing : Status::device_error,
+              fmt::format("{}: {} (error {}){}", call, text != nullptr ? text : "unknown", result,
+                          capturing ? kCaptureAdvice : ""));
 }
 
 }  // namespace flashwright::cuda

@@ -8,6 +8,7 @@
 namespace flashwright::cuda {
 
 using Result = int;  // CUresult; 0 is success
+constexpr Result kOutOfMemory = 2;
 using Device = int;
 using Context = struct CUctx_st*;
 using Stream = struct CUstream_st*;
@@ -79,7 +80,8 @@ const Driver* driver();
 std::string missing();
 std::string version();  // "13.0", as far as the driver supports CUDA; "" without a driver
 
-// Throws Error(device_error) naming the call and the driver's own words.
+// Throws Error(device_error) naming the call and the driver's own words, or Error(capturing) when the
+// driver refuses because a stream is being captured.
 void check(const Driver& driver, Result result, const char* call);
 
 }  // namespace flashwright::cuda

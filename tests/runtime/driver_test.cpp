@@ -70,3 +70,16 @@ TEST_CASE("an error names the call and the driver's own words") {
   CHECK(error.status == Status::device_error);
   CHECK(error.message == "cuMemAlloc: out of memory (error 2)");
 }
+
+TEST_CASE("what a capture forbids has a status of its own, and says what to do") {
+  const cuda::Driver& driver = fake_driver_table();
+  for (int result = 895; result <= 915; ++result) {
+    INFO(result);
+    const Error error = error_of([&] { cuda::check(driver, result, "cuMemFree"); });
+    const bool capturing = result >= 900 && result <= 908;  // as cuda.h numbers them
+    CHECK(error.status == (capturing ? Status::capturing : Status::device_error));
+    CHECK(contains(error.message, "cuMemFree: fake failure (error " + std::to_string(result)));
+    CHECK(contains(error.message,
+                   "get kernels, tune, allocate, copy and wait before the capture") == capturing);
+  }
+}

@@ -108,6 +108,23 @@ TEST_CASE("whichever call fails, the error is typed, nothing leaks and the conte
     CHECK(failed.count(name) == 1);
 }
 
+TEST_CASE("whichever call a capture forbids, the status says so") {
+  ready_driver();
+  everything(*make_cuda_backend(&fake_driver_table()));
+  const std::vector<std::string> calls = FakeDriver::state().calls;
+  for (std::size_t n = 1; n <= calls.size(); ++n) {
+    if (kHarmless.count(calls[n - 1]) == 1) continue;
+    INFO("call " << n << ", " << calls[n - 1]);
+    FakeDriver& driver = ready_driver();
+    driver.fail_at = static_cast<int>(n);
+    driver.failure = 900;  // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+    const Error error = error_of([] { everything(*make_cuda_backend(&fake_driver_table())); });
+    CHECK(error.status == Status::capturing);
+    CHECK(contains(error.message, calls[n - 1] + ": fake failure (error 900)"));
+    CHECK(contains(error.message, "before the capture begins"));
+  }
+}
+
 TEST_CASE("after a failure the same objects work again") {
   FakeDriver& driver = ready_driver();
   const auto backend = make_cuda_backend(&fake_driver_table());
