@@ -10,22 +10,6 @@
 #include "runtime/cuda/cuda_backend.hpp"
 
 namespace flashwright {
-namespace {
-
-// Whether code for `target` runs on the device: exactly its own architecture, or an older minor of
-// the same major without suffix; on a CPU any rung up to its own.
-bool runs(const DeviceInfo& device, const Target& target) {
-  if (device.target.backend != target.backend) return false;
-  if (device.target == target) return true;
-  const ArchInfo& have = arch_info(device.target);
-  const ArchInfo& want = arch_info(target);
-  if (target.backend == BackendKind::cpu)
-    return want.vector_bytes <= have.vector_bytes &&
-           (want.target.arch == "neon") == (have.target.arch == "neon");
-  return !target.arch.ends_with('a') && want.major == have.major && want.minor <= have.minor;
-}
-
-}  // namespace
 
 void ensure_families(BackendKind kind) {
   static std::once_flag cuda, cpu;

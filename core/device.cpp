@@ -125,6 +125,17 @@ std::string device_class(const DeviceInfo& device) {
                      device.smem_per_block, device.l2_bytes, step);
 }
 
+bool runs(const DeviceInfo& device, const Target& target) {
+  if (device.target.backend != target.backend) return false;
+  if (device.target == target) return true;
+  const ArchInfo& have = arch_info(device.target);
+  const ArchInfo& want = arch_info(target);
+  if (target.backend == BackendKind::cpu)
+    return want.vector_bytes <= have.vector_bytes &&
+           (want.target.arch == "neon") == (have.target.arch == "neon");
+  return !target.arch.ends_with('a') && want.major == have.major && want.minor <= have.minor;
+}
+
 std::string to_json(const DeviceInfo& device) {
   json out;
   out["name"] = device.name;

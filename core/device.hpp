@@ -72,6 +72,10 @@ struct DeviceInfo {
 // Identity for stored tuning: what changes which kernel is fastest. Never the marketing name.
 std::string device_class(const DeviceInfo& device);
 
+// Whether code for `target` runs on the device: exactly its own architecture, or an older minor of
+// the same major without suffix; on a CPU any rung up to its own.
+bool runs(const DeviceInfo& device, const Target& target);
+
 std::string to_json(const DeviceInfo& device);
 // Throws Error(bad_argument) naming the field that is missing, unknown or out of range.
 DeviceInfo device_from_json(std::string_view json);

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <nlohmann/json.hpp>
+#include <utility>
+
 #include "core/error.hpp"
 
 namespace flashwright {
@@ -21,6 +25,22 @@ std::string name_of(const EmbeddedProfile& profile) {
   return path.substr(0, path.find(".json"));
 }
 
+// Rounded figures for compute capabilities without a profile, from the data sheets of the products
+// behind them; a row also holds for later minor versions.
+struct Figures {
+  int major, minor;
+  int sm_count, l2_mib;
+  double clock_ghz, memory_gbps;
+};
+constexpr std::array<Figures, 5> kFigures = {{
+    {8, 6, 84, 6, 1.7, 700},       // A40, RTX 3090
+    {8, 7, 16, 4, 1.3, 200},       // Jetson AGX Orin
+    {10, 0, 148, 126, 1.9, 8000},  // B200, B300
+    {11, 0, 20, 32, 1.6, 270},     // Jetson AGX Thor
+    {12, 1, 48, 24, 2.4, 270},     // GB10
+}};
+constexpr Figures kMiddling = {0, 0, 100, 48, 1.8, 2000};  // of a generation that is not there
+
 }  // namespace
 
 std::vector<std::string> profile_names() {
@@ -36,32 +56,49 @@ DeviceInfo device_profile(std::string_view name) {
                                                 fmt::join(profile_names(), ", ")));
 }
 
+DeviceInfo device_from_option(std::string_view text) {
+  const nlohmann::json value = nlohmann::json::parse(text, nullptr, false);
+  if (value.is_string()) return device_profile(value.get<std::string>());
+  if (value.is_object()) return device_from_json(text);
+  throw Error(Status::bad_argument,
+              fmt::format("device: given {}; expected the name of a known device ({}), or a device "
+                          "profile as a JSON object",
+                          text, fmt::join(profile_names(), ", ")));
+}
+
 DeviceInfo assumed_device(const Target& target) {
-  DeviceInfo found;
+  const ArchInfo& arch = arch_info(target);
   for (const std::string& name : profile_names()) {
     DeviceInfo profile = device_profile(name);
-    if (arch_info(profile.target).major != arch_info(target).major ||
-        target.backend != BackendKind::cuda)
+    const ArchInfo& other = arch_info(profile.target);
+    if (profile.target.backend != target.backend || target.backend != BackendKind::cuda ||
+        std::pair(other.major, other.minor) != std::pair(arch.major, arch.minor))
       continue;
-    const bool exact = profile.target == target;
-    profile.target = target;
-    if (exact) return profile;
-    if (found.sm_count == 0) found = profile;
+    profile.target = target;  // with or without suffix
+    return profile;
   }
-  const ArchInfo& arch = arch_info(target);
-  if (found.sm_count ==
-      0) {  // a generation without any profile, or a CPU: a plain middle of the road
-    found.target = target;
-    found.name = to_string(target);
-    found.sm_count = target.backend == BackendKind::cuda ? 100 : 8;
-    found.l1_bytes = 32 * 1024;
-    found.l2_bytes = target.backend == BackendKind::cuda ? 48 << 20 : 1 << 20;
-    found.clock_ghz = target.backend == BackendKind::cuda ? 1.8 : 3.0;
-    found.memory_gbps = target.backend == BackendKind::cuda ? 2000 : 50;
+  DeviceInfo device;
+  device.target = target;
+  device.smem_per_block = arch.smem_per_block;
+  device.smem_per_sm = arch.smem_per_sm;
+  if (target.backend == BackendKind::cpu) {
+    device.name = fmt::format("a processor with {} (assumed)", target.arch);
+    device.sm_count = 8;
+    device.l1_bytes = 32 * 1024;
+    device.l2_bytes = 1 << 20;
+    device.clock_ghz = 3.0;
+    device.memory_gbps = 50;
+    return device;
   }
-  found.smem_per_block = arch.smem_per_block;
-  found.smem_per_sm = arch.smem_per_sm;
-  return found;
+  device.name = fmt::format("an {} GPU (assumed)", target.arch);
+  Figures figures = kMiddling;
+  for (const Figures& row : kFigures)
+    if (row.major == arch.major && row.minor <= arch.minor) figures = row;
+  device.sm_count = figures.sm_count;
+  device.l2_bytes = std::int64_t{figures.l2_mib} << 20;
+  device.clock_ghz = figures.clock_ghz;
+  device.memory_gbps = figures.memory_gbps;
+  return device;
 }
 
 }  // namespace flashwright

@@ -150,5 +150,79 @@ TEST_CASE("an absent device is assumed for every known target") {
     CHECK(device.smem_per_block == arch.smem_per_block);
     CHECK(device.smem_per_sm == arch.smem_per_sm);
   }
-  CHECK(assumed_device({BackendKind::cuda, "sm_80"}).sm_count == device_profile("a100").sm_count);
+}
+
+TEST_CASE("what is assumed is a profile of that compute capability, or says that it is assumed") {
+  const auto assumed = [](const char* target) { return assumed_device(parse_target(target)); };
+  const std::vector<std::pair<const char*, const char*>> profiles = {
+      {"sm_80", "a100"},  {"sm_89", "l40s"},     {"sm_90", "h100"},
+      {"sm_90a", "h100"}, {"sm_120", "rtx5090"}, {"sm_120a", "rtx5090"}};
+  for (const auto& [target, name] : profiles) {
+    DeviceInfo profile = device_profile(name);
+    profile.target = parse_target(target);
+    CHECK(to_json(assumed(target)) == to_json(profile));
+  }
+  std::set<std::string> with_profile;
+  for (const auto& [target, name] : profiles) with_profile.insert(target);
+  for (const ArchInfo& arch : known_architectures()) {
+    if (with_profile.count(to_string(arch.target)) == 1) continue;
+    const DeviceInfo device = assumed_device(arch.target);
+    INFO(to_string(arch.target));
+    CHECK(contains(device.name, arch.target.arch));
+    CHECK(contains(device.name, "(assumed)"));
+    CHECK(device.peak_tflops.empty());
+    CHECK(device.measured.empty());
+    for (const std::string& name : profile_names()) {  // and no figure of another product
+      const DeviceInfo other = device_profile(name);
+      CHECK(device.l2_bytes != other.l2_bytes);
+      CHECK(device.clock_ghz != other.clock_ghz);
+      CHECK(device.memory_gbps != other.memory_gbps);
+      CHECK(device.sm_count != other.sm_count);
+    }
+  }
+  CHECK(assumed("sm_86").name == "an sm_86 GPU (assumed)");
+  CHECK(assumed("cpu:neon").name == "a processor with neon (assumed)");
+}
+
+TEST_CASE("code runs on its own architecture and on later minors of the same major") {
+  const auto on = [](const char* device, const char* target) {
+    DeviceInfo info;
+    info.target = parse_target(device);
+    return runs(info, parse_target(target));
+  };
+  for (const auto& [device, target] :
+       std::vector<std::pair<const char*, const char*>>{{"sm_86", "sm_86"},
+                                                        {"sm_89", "sm_80"},
+                                                        {"sm_90a", "sm_90a"},
+                                                        {"sm_90a", "sm_90"},
+                                                        {"cpu:avx512", "cpu:avx2"},
+                                                        {"cpu:neon", "cpu:neon"}})
+    CHECK(on(device, target));
+  for (const auto& [device, target] :
+       std::vector<std::pair<const char*, const char*>>{{"sm_80", "sm_86"},
+                                                        {"sm_90", "sm_90a"},
+                                                        {"sm_90a", "sm_89"},
+                                                        {"sm_120", "sm_100"},
+                                                        {"cpu:avx2", "cpu:avx512"},
+                                                        {"cpu:avx512", "cpu:neon"},
+                                                        {"sm_80", "cpu:avx2"}})
+    CHECK(!on(device, target));
+}
+
+TEST_CASE("an option names a device or describes it") {
+  CHECK(device_from_option(R"("h200")").name == "NVIDIA H200 SXM");
+  const std::string profile = to_json(device_profile("a100"));
+  CHECK(to_json(device_from_option(profile)) == profile);
+  const std::vector<std::pair<const char*, const char*>> table = {
+      {R"("h300")", "device: 'h300' is unknown; known: a100"},
+      {R"("")", "device: '' is unknown"},
+      {"7", "device: given 7; expected the name of a known device (a100, "},
+      {"[]", "device: given []; expected"},
+      {"{", "device: given {; expected"},
+      {"{}", "device profile"}};
+  for (const auto& [json, part] : table) {
+    const Error error = error_of([&json = json] { device_from_option(json); });
+    CHECK(error.status == Status::bad_argument);
+    CHECK(contains(error.message, part));
+  }
 }
