@@ -175,8 +175,9 @@ flashwright_status flashwright_supports(flashwright_engine* engine, const char* 
                                         char** reasons) {
   return guarded([&] {
     required(reasons, "reasons");
-    (void)engine;
-    *reasons = copy_out(json(fw::reasons_against_config(required(config, "config"))).dump());
+    // Asks the engine for its option alone: the one of the process need not be made for it.
+    const fw::DeviceInfo* const named = engine == nullptr ? nullptr : engine->engine.device();
+    *reasons = copy_out(json(fw::reasons_against_config(required(config, "config"), named)).dump());
   });
 }
 
@@ -331,11 +332,7 @@ flashwright_status flashwright_tune(flashwright_engine* engine, const char* conf
         return progress(user, done, total, event.c_str()) == 0;
       };
     std::optional<fw::DeviceInfo> device;
-    if (object.contains("device")) {
-      const json& named = object["device"];
-      device = named.is_string() ? fw::device_profile(named.get<std::string>())
-                                 : fw::device_from_json(named.dump());
-    }
+    if (object.contains("device")) device = fw::device_from_option(object["device"].dump());
     const fw::DeviceInfo* const replaced = device ? &*device : nullptr;
     const fw::Shape where = wanted.value_or(fw::typical_shape());
     const fw::TuneReport done =

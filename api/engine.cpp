@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "api/devices.hpp"
+#include "api/named_device.hpp"
+#include "core/device_profiles.hpp"
 #include "core/env.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
@@ -43,6 +45,8 @@ EngineOptions engine_options_from_json(std::string_view text) {
         options.artifacts.max_bytes = value.get<std::int64_t>();
       } else if (name == "jobs") {
         options.jobs = value.get<int>();
+      } else if (name == "device") {
+        options.device = device_from_option(value.dump());
       } else if (name == "effort") {
         effort = value.get<std::string>();
         effort_from = "engine options: effort";
@@ -51,7 +55,7 @@ EngineOptions engine_options_from_json(std::string_view text) {
             Status::bad_argument,
             fmt::format(
                 "engine options: unknown field '{}'; known: cache_dir, data_dir, max_bytes, "
-                "effort, jobs",
+                "effort, jobs, device",
                 name));
       }
     }
@@ -89,27 +93,27 @@ Engine::~Engine() { forget_requests(); }
 
 Effort Engine::limit(Effort effort) const { return std::min(effort, options_.effort); }
 
-Request Engine::prepare_request(std::string_view json, const DeviceInfo* device) {
+Request Engine::prepare_request(std::string_view json, const DeviceInfo* named) const {
   Request out;
   out.config = config_from_json(json);
   // Faults of the Config come before those of the machine.
   if (const std::vector<std::string> faults = config_faults(out.config); !faults.empty())
     throw Error(Status::bad_argument, fmt::format("config: {}", fmt::join(faults, "; ")));
-  const std::string& target = out.config.target;
-  if (device == nullptr) {
-    out.device = device_for(target);
-  } else {
-    out.device = *device;
-    if (!target.empty() && target != to_string(device->target) &&
-        target != to_string(device->target.backend))
-      throw Error(Status::bad_argument,
-                  fmt::format("target: given '{}'; expected {}, which the device {} is, or nothing",
-                              target, to_string(device->target), device->name));
-  }
+  out.device = device_for(out.config.target, named != nullptr ? named : device());
   ensure_families(out.device.target.backend);
   out.problem = normalise(out.config, out.device.target);
   out.family = &choose_family(out.problem);
   return out;
+}
+
+void Engine::require_present(const Request& request, const char* who) const {
+  if (request.device.present) return;
+  throw Error(
+      Status::unavailable,
+      fmt::format("{}: no device for '{}' is present{}; emit, compile and tune work without "
+                  "one",
+                  who, to_string(request.problem.target),
+                  device() == nullptr ? "" : " of the class of " + device()->name));
 }
 
 Selection Engine::select(const Request& request, const Shape& shape) {
@@ -136,12 +140,7 @@ const Kernel* Engine::get_kernel(std::string_view json, const Shape* shape, Effo
   if (const Kernel* const kernel = find(json, shape)) return kernel;
   effort = limit(effort);
   const Request request = prepare_request(json);
-  if (!request.device.present)
-    throw Error(
-        Status::unavailable,
-        fmt::format(
-            "target: no device for '{}' is present; emit, compile and tune work without one",
-            to_string(request.problem.target)));
+  require_present(request, "target");
   const Shape wanted = shape != nullptr ? *shape : typical_shape();
   Selection selection = select(request, wanted);
   if (effort == Effort::tune && selection.choice != Choice::config &&

@@ -49,8 +49,9 @@ void release(const Kernel* kernel);
 
 struct EngineOptions {
   StoreOptions artifacts, tuning;
-  Effort effort = Effort::tune;  // the most any call may spend
-  int jobs = 0;                  // threads that compile; 0: default_jobs()
+  Effort effort = Effort::tune;      // the most any call may spend
+  int jobs = 0;                      // threads that compile; 0: default_jobs()
+  std::optional<DeviceInfo> device;  // that every Config is meant for; see api/named_device
 };
 EngineOptions engine_options_from_json(std::string_view json);
 
@@ -62,8 +63,10 @@ struct Request {
   const Family* family = nullptr;
 };
 
-// Every reason why a Config cannot be served here, the machine's and the kernel families' alike.
-std::vector<std::string> reasons_against_config(std::string_view json);
+// Every reason why a Config cannot be served here, the machine's and the kernel families' alike. `named`
+// is the option `device`, or null.
+std::vector<std::string> reasons_against_config(std::string_view json,
+                                                const DeviceInfo* named = nullptr);
 
 // One line: compiler and date-free facts of this build.
 std::string build_info();
@@ -77,9 +80,12 @@ class Engine {
   explicit Engine(EngineOptions options);
   ~Engine();
 
-  // Throws Error(bad_argument) or Error(unsupported) with every reason. `device` replaces what the Config's
-  // target means; a target that names another architecture is an error.
-  Request prepare_request(std::string_view json, const DeviceInfo* device = nullptr);
+  // Throws Error(bad_argument) or Error(unsupported) with every reason. `named` (may be null) goes before
+  // the engine's own device.
+  Request prepare_request(std::string_view json, const DeviceInfo* named = nullptr) const;
+
+  // The one of the options, or null.
+  const DeviceInfo* device() const { return options_.device ? &*options_.device : nullptr; }
 
   // A retained kernel, fast for `shape` (null: no particular one) and right for any. Equal texts in
   // the same bucket are served from a table.
@@ -87,7 +93,7 @@ class Engine {
 
   Selection select(const Request& request, const Shape& shape);
 
-  // Searches and stores; `device` replaces that of the Config when it is given.
+  // Searches and stores; `device` (may be null) goes before the engine's own.
   TuneReport tune(std::string_view json, const Shape& shape, const DeviceInfo* device,
                   TuneOptions options);
 
@@ -114,6 +120,7 @@ class Engine {
   using CodePointer = std::shared_ptr<const Code>;
 
   Effort limit(Effort effort) const;
+  void require_present(const Request& request, const char* who) const;
   const Kernel* find(std::string_view json, const Shape* shape);
   std::shared_ptr<const Code> code_for(const Request& request, const Schedule& schedule,
                                        Effort effort);

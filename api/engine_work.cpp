@@ -7,6 +7,7 @@
 
 #include "api/devices.hpp"
 #include "api/engine.hpp"
+#include "api/named_device.hpp"
 #include "core/build_id.hpp"
 #include "core/error.hpp"
 #include "generator/emit.hpp"
@@ -16,12 +17,12 @@ namespace flashwright {
 
 using nlohmann::json;
 
-std::vector<std::string> reasons_against_config(std::string_view text) {
+std::vector<std::string> reasons_against_config(std::string_view text, const DeviceInfo* named) {
   const Config config = config_from_json(text);
   std::vector<std::string> reasons = config_faults(config);
   if (!reasons.empty()) return reasons;
   try {
-    const DeviceInfo device = device_for(config.target);
+    const DeviceInfo device = device_for(config.target, named);
     ensure_families(device.target.backend);
     const Problem problem = normalise(config, device.target);
     reasons = reasons_against(problem);
@@ -58,9 +59,7 @@ Built Engine::compile(const Request& request, const Schedule& schedule) {
 BenchReport Engine::bench(std::string_view text, const Shape& shape, bool against_unfused,
                           double seconds) {
   const Request request = prepare_request(text);
-  if (!request.device.present)
-    throw Error(Status::unavailable, fmt::format("bench: no device for '{}' is present",
-                                                 to_string(request.problem.target)));
+  require_present(request, "bench");
   std::vector<BenchEntry> entries;
   const Selection selection = select(request, shape);
   entries.push_back({"tiled", request.problem, compile(request, selection.schedule)});

@@ -143,7 +143,7 @@ std::string why(const Selection& selection) {
     case Choice::pinned:
       return "it is pinned in the store";
     case Choice::measured:
-      return "it won a measured search on this device for this bucket";
+      return "it won a measured search on a device of this class for this bucket";
     case Choice::measured_near:
       return fmt::format("it won a measured search for the neighbouring bucket {}",
                          selection.bucket);

@@ -76,6 +76,7 @@ void add_bench(CLI::App& app, Context& context) {
   const auto options = std::make_shared<Options>();
   options->config.add_to(*command);
   options->shape.add_to(*command);
+  context.add_device(*command);
   command
       ->add_option("--against", options->against,
                    "unfused: the computation that stores all scores, for comparison")

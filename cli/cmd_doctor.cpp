@@ -122,7 +122,7 @@ Exit run_doctor(Context& context) {
   print_compilers(report);
   print_stores(report["stores"]);
   print_environment(report["environment"]);
-  print(fmt::format("\nProfiles of devices that need not be here (tune --device): {}\n",
+  print(fmt::format("\nProfiles of devices that need not be here (--device): {}\n",
                     fmt::join(report["known_devices"].get<std::vector<std::string>>(), ", ")));
   return Exit::ok;
 }

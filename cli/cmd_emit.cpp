@@ -19,10 +19,11 @@ struct Options {
   std::string output;
 };
 
-std::shared_ptr<Options> add_options(CLI::App* command, const char* output) {
+std::shared_ptr<Options> add_options(Context& context, CLI::App* command, const char* output) {
   auto options = std::make_shared<Options>();
   options->config.add_to(*command);
   options->shape.add_to(*command);
+  context.add_device(*command);
   command->add_option("-o,--output", options->output, output)->type_name("FILE");
   return options;
 }
@@ -109,7 +110,8 @@ void add_emit(CLI::App& app, Context& context) {
   CLI::App* const command = context.add_command(
       app, "emit",
       "Print the kernel: CUDA C++, or LLVM IR for a CPU. Needs no GPU and no compiler");
-  const auto options = add_options(command, "file for the text (default: standard output)");
+  const auto options =
+      add_options(context, command, "file for the text (default: standard output)");
   command->callback([&context, options] {
     context.action = [&context, options] { return run_emit(context, *options); };
   });
@@ -119,7 +121,7 @@ void add_compile(CLI::App& app, Context& context) {
   CLI::App* const command = context.add_command(
       app, "compile",
       "Compile the kernel for any known target: registers, spills, shared memory, time");
-  const auto options = add_options(command, "file for the machine code");
+  const auto options = add_options(context, command, "file for the machine code");
   command->callback([&context, options] {
     context.action = [&context, options] { return run_compile(context, *options); };
   });

@@ -91,7 +91,9 @@ Exit run_explain(Context& context, const Options& options) {
   print_field("shape", report.value("shape", "") + (shape ? "" : " (assumed: no shape was given)"));
   print_field("device",
               fmt::format("{} ({}){}", device.value("name", ""), device.value("target", ""),
-                          device.value("present", false) ? "" : ", not present"));
+                          device.value("present", false) ? ""
+                          : context.names_device()       ? ", not present"
+                                                   : ", not present; --device names another"));
   print_field("kernel", fmt::format("family {}, schedule {}", report.value("family", ""),
                                     report.value("schedule", "")));
   print_field("why", report.value("why", ""));
@@ -119,6 +121,7 @@ void add_supports(CLI::App& app, Context& context) {
       app, "supports", "Whether a Config can be served: yes, or every reason why not");
   const auto options = std::make_shared<Options>();
   options->config.add_to(*command);
+  context.add_device(*command);
   command->callback([&context, options] {
     context.action = [&context, options] { return run_supports(context, *options); };
   });
@@ -130,6 +133,7 @@ void add_explain(CLI::App& app, Context& context) {
       "Which kernel serves a Config and shape, from where, why, and the alternatives");
   const auto options = std::make_shared<Options>();
   options->config.add_to(*command);
+  context.add_device(*command);
   options->shape.add_to(*command);
   command->callback([&context, options] {
     context.action = [&context, options] { return run_explain(context, *options); };

@@ -1,9 +1,6 @@
 // `flashwright tune`: searches for the fastest schedule, shows what it tried, and stores what it learned.
 #include <fmt/format.h>
 
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
 
 #include "cli/config_flags.hpp"
@@ -19,25 +16,9 @@ struct Options {
   ConfigFlags config;
   ShapeFlags shape;
   std::string budget = "60s";
-  std::optional<std::string> device, search_seed;
+  std::optional<std::string> search_seed;
   bool all = false;
 };
-
-// A name goes to the library as it is; a file is read.
-Json device_option(const std::string& given) {
-  const bool is_file = given.ends_with(".json") || given.find('/') != std::string::npos;
-  if (!is_file) return given;
-  std::error_code error;
-  std::ifstream file(given, std::ios::binary);
-  if (!file || !std::filesystem::is_regular_file(given, error))
-    bad_value("--device", given, "the name of a known device, or a file with a device profile");
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  try {
-    return Json::parse(text);
-  } catch (const Json::exception& problem) {
-    throw Error(Exit::bad_input, fmt::format("--device {}: not JSON: {}", given, problem.what()));
-  }
-}
 
 std::string outcome_text(const TuningResult& result) {
   const std::string use = "`run` and get_kernel use the winner from now on";
@@ -52,7 +33,6 @@ Exit run_tune(Context& context, const Options& options) {
   note_unused_blocks(context, input);
   const std::optional<flashwright_shape> shape = read_shape(options.shape);
   Json how = {{"budget_s", seconds_value("--budget", options.budget)}};
-  if (options.device) how["device"] = device_option(*options.device);
   if (options.search_seed)
     how["seed"] = int_value("--search-seed", *options.search_seed, 0, std::int64_t{1} << 52);
   const TuningResult result = tune_with_progress(context, input.text(), pointer_to(shape), how);
@@ -75,13 +55,9 @@ void add_tune(CLI::App& app, Context& context) {
   const auto options = std::make_shared<Options>();
   options->config.add_to(*command);
   options->shape.add_to(*command);
+  context.add_device(*command);
   command->add_option("--budget", options->budget, "time to spend, e.g. 60s or 2m (default 60s)")
       ->type_name("TIME");
-  command
-      ->add_option("--device", options->device,
-                   "NAME or PROFILE.json of a device that is not here: compiled, ranked, marked as "
-                   "predicted")
-      ->type_name("NAME");
   command
       ->add_option("--search-seed", options->search_seed, "of the order of the search (default 1)")
       ->type_name("N");

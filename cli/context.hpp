@@ -26,6 +26,10 @@ class Context {
   // Adds a command with the flags that all commands share.
   CLI::App* add_command(CLI::App& parent, const std::string& name, const std::string& about);
 
+  // The flag --device, for commands that need no device.
+  void add_device(CLI::App& command);
+  bool names_device() const { return device_.has_value(); }
+
   // The engine, made on first use. `effort`, if given, goes before FLASHWRIGHT_EFFORT.
   flashwright_engine* engine(const std::optional<std::string>& effort = std::nullopt);
 
@@ -33,7 +37,7 @@ class Context {
   std::function<Exit()> action;  // of the command that was named
 
  private:
-  std::optional<std::string> cache_dir_, data_dir_, jobs_;
+  std::optional<std::string> cache_dir_, data_dir_, jobs_, device_;
   flashwright_engine* engine_ = nullptr;
 };
 

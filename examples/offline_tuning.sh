@@ -25,5 +25,6 @@ echo "== taking kernels and decisions along in one file"
 
 echo "== on the other machine"
 "$flashwright" cache import "$work/h200.jsonl" "${gpu_machine[@]}"
-"$flashwright" explain --dtype bf16 --head-dim 64 --mask causal --target sm_90a --batch 4 --heads 16 --seq 4096 \
+# Where the H200 is, --device is not needed; here it says which sm_90a is meant.
+"$flashwright" explain --dtype bf16 --head-dim 64 --mask causal --device h200 --batch 4 --heads 16 --seq 4096 \
   "${gpu_machine[@]}"

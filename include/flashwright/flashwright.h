@@ -65,8 +65,9 @@ typedef struct flashwright_engine flashwright_engine;
 
 /* options: a JSON object, or NULL for defaults. Fields: "cache_dir", "data_dir" (folders, or
  * ":memory:"), "max_bytes" (of the kernel store), "effort" ("loaded", "cached", "compile", "tune":
- * the most any call may spend), "jobs" (threads that compile). They go before the FLASHWRIGHT_
- * environment variables. */
+ * the most any call may spend), "jobs" (threads that compile), "device" (name of a known device, or a
+ * device profile as an object: what every Config is meant for, whatever is present). They go before
+ * the FLASHWRIGHT_ environment variables. */
 FLASHWRIGHT_API flashwright_status flashwright_engine_create(const char* options,
                                                              flashwright_engine** engine);
 /* The engine of the process, made on first use. Functions below take NULL for it. Never release it.

@@ -200,6 +200,49 @@ class Explain(CliTest):
         self.assertGreater(len(report["alternatives"]), 3)
         self.assertFalse(report["device"]["present"])
 
+    def test_the_device_that_is_assumed(self):
+        text = self.ok("explain", "--head-dim", "64", "--target", "sm_86").out
+        self.assertIn("device    an sm_86 GPU (assumed) (sm_86), not present; --device names another", text)
+        self.assertNotIn("A100", text)
+        self.assertIn("NVIDIA H100 SXM (sm_90a)", self.ok("explain", "--head-dim", "64", "--target", "sm_90a").out)
+
+    def test_another_device(self):
+        head = ["--head-dim", "64"]
+        for target in [[], ["--target", "sm_90a"], ["--target", "cuda"]]:
+            report = self.ok("explain", *head, *target, "--device", "h200", "--json").json()
+            self.assertEqual(report["device"]["target"], "sm_90a")
+            self.assertIn("H200", report["device"]["name"])
+        self.assertIn("for sm_89: bf16", self.ok("emit", *head, "--device", "rtx4090").out)
+        self.assertEqual(self.ok("emit", *head, "--device", "rtx4090", "--json").json()["config"]["target"], "sm_89")
+        self.assertEqual(self.ok("supports", *head, "--device", "l40s").out, "yes\n")
+        small = {"name": "small", "target": "sm_80", "sm_count": 2, "clock_ghz": 1, "l2_bytes": 1 << 20,
+                 "smem_per_block_bytes": 16384, "smem_per_sm_bytes": 17408}
+        with open(self.path("small.json"), "w", encoding="utf-8") as file:
+            json.dump(small, file)
+        one, two = (self.ok("explain", *head, "--device", device, "--json").json() for device in ["small.json", "a100"])
+        self.assertEqual(one["device"]["name"], "small")
+        self.assertNotEqual(one["schedule"], two["schedule"], "a small device gets a smaller tile")
+        schedule = ["--schedule", two["schedule"]]
+        self.assertIn("no\n", self.run_cli("supports", *head, *schedule, "--device", "small.json").out)
+
+    def test_a_device_that_is_wrong(self):
+        for command in ["emit", "compile", "explain", "supports", "tune", "bench"]:
+            arguments = [command, "--head-dim", "64"]
+            self.fails(2, ["device: 'h300' is unknown; known: a100, "], *arguments, "--device", "h300")
+            self.fails(2, ["--device", "missing.json", "a file with a device profile"], *arguments, "--device",
+                       "missing.json")
+            if command != "supports":
+                self.fails(2, ["target: given 'sm_80'; expected sm_90a, which the device NVIDIA H200 SXM is"],
+                           *arguments, "--device", "h200", "--target", "sm_80")
+        result = self.run_cli("supports", "--head-dim", "64", "--device", "h200", "--target", "sm_80")
+        self.assertEqual((result.code, "expected sm_90a" in result.out), (3, True), str(result))
+        with open(self.path("list.json"), "w", encoding="utf-8") as file:
+            file.write("[1]")
+        self.fails(2, ["device: given [1]; expected the name of a known device"], "explain", "--head-dim", "64",
+                   "--device", "list.json")
+        self.fails(6, ["no device for 'sm_89' is present of the class of NVIDIA L40S"], "bench", "--head-dim", "64",
+                   "--device", "l40s")
+
     def test_a_pinned_schedule(self):
         schedule = self.ok("explain", *SM80, "--json").json()["schedule"]
         report = self.ok("explain", *SM80, "--schedule", schedule, "--json").json()

@@ -154,6 +154,18 @@ class AbsentDevice(CliTest):
             file.write("{")
         self.fails(2, ["--device mine.json", "not JSON"], "tune", *ABSENT, "--device", "mine.json")
 
+    def test_the_winner_is_found_again(self):
+        """For a device that is not the one assumed for its target."""
+        winner = self.ok("tune", *ABSENT, *SHAPE, "--device", "h200", "--budget", "4s", "--json").json()
+        winner = winner["decision"]["schedule"]
+        for target in [[], ["--target", "sm_90a"]]:
+            report = self.ok("explain", *ABSENT, *SHAPE, *target, "--device", "h200", "--json").json()
+            self.assertEqual((report["chosen_by"], report["schedule"]), ("predicted", winner))
+            report = self.ok("compile", *ABSENT, *SHAPE, *target, "--device", "h200", "--json").json()
+            self.assertEqual((report["chosen_by"], report["from_store"]), ("predicted", True))
+        other = self.ok("explain", *ABSENT, *SHAPE, "--target", "sm_90a", "--json").json()
+        self.assertEqual(other["chosen_by"], "default")
+
     def test_the_library_is_missing(self):
         self.fails(6, ["NVRTC"], "tune", *ABSENT, "--device", "h100",
                    env=self.environment(FLASHWRIGHT_NVRTC="/nowhere"))

@@ -160,8 +160,14 @@ class Package(Installed):
         if "NVRTC:" in report:
             self.skipTest("NVRTC was not found")
         text = call("bash", os.path.join(EXAMPLES, "offline_tuning.sh"), "3", env=env)
-        self.assertIn("predicted", text)
-        self.assertIn("added", text)
+        text, after = text.split("== on the other machine")
+        winner = re.findall(r"winner    (\S+), predicted by the model", text)[-1]
+        self.assertRegex(after, "kernels   2 added, 0 known already, 0 refused")
+        self.assertRegex(after, r"tuning    \d+ added, 0 known already, 0 refused")
+        self.assertIn("device    NVIDIA H200 SXM (sm_90a)", after)
+        self.assertIn(f"schedule {winner}\n", after, "what was tuned is what is used")
+        self.assertIn("the model ranks it first", after)
+        self.assertIn("from      the store", after)
 
     def test_a_project_in_c_alone(self):
         text = ("cmake_minimum_required(VERSION 3.24)\nproject(app LANGUAGES C)\nfind_package(flashwright 0.1 CONFIG "
