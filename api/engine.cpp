@@ -144,7 +144,7 @@ const Kernel* Engine::get_kernel(std::string_view json, const Shape* shape, Effo
   const Shape wanted = shape != nullptr ? *shape : typical_shape();
   Selection selection = select(request, wanted);
   if (effort == Effort::tune && selection.choice != Choice::config &&
-      selection.choice != Choice::pinned && selection.choice != Choice::measured) {
+      selection.choice != Choice::measured) {
     TuneOptions quick;
     quick.budget_s = kQuickBudget;
     tune(json, wanted, nullptr, quick);

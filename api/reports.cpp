@@ -140,8 +140,6 @@ std::string why(const Selection& selection) {
   switch (selection.choice) {
     case Choice::config:
       return "the Config pins it";
-    case Choice::pinned:
-      return "it is pinned in the store";
     case Choice::measured:
       return "it won a measured search on a device of this class for this bucket";
     case Choice::measured_near:

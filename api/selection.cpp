@@ -31,8 +31,7 @@ std::optional<Schedule> usable(const Decision& decision, const Problem& problem,
 }  // namespace
 
 const char* to_string(Choice choice) {
-  constexpr std::array kNames = {"config",          "pinned",    "measured",
-                                 "measured nearby", "predicted", "default"};
+  constexpr std::array kNames = {"config", "measured", "measured nearby", "predicted", "default"};
   return kNames[static_cast<std::size_t>(choice)];
 }
 
@@ -60,7 +59,6 @@ Selection select_schedule(const Config& config, const Problem& problem, const De
     return true;
   };
   const std::optional<Decision> own = store.decision(slot);
-  if (own && own->grade == Grade::pinned && take(*own, slot.bucket, Choice::pinned)) return out;
   if (own && own->grade == Grade::measured && take(*own, slot.bucket, Choice::measured)) return out;
   for (const auto& [near, decision] : store.decisions_near(slot))
     if (decision.grade == Grade::measured && bucket_distance(near.bucket, slot.bucket) <= 1 &&

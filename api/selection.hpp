@@ -9,7 +9,7 @@
 
 namespace flashwright {
 
-enum class Choice { config, pinned, measured, measured_near, predicted, by_default };
+enum class Choice { config, measured, measured_near, predicted, by_default };
 const char* to_string(Choice choice);
 
 struct Selection {
@@ -19,8 +19,8 @@ struct Selection {
   std::string bucket;                // for which the decision was made
 };
 
-// In this order: a schedule in the Config, a pin, a measured winner of the bucket, one of a bucket
-// nearby, a predicted winner, the family's default. A stored schedule that is no longer legal is
+// In this order: a schedule in the Config, a measured winner of the bucket, one of a bucket nearby, a
+// predicted winner, the family's default. A stored schedule that is no longer legal is
 // passed over.
 Selection select_schedule(const Config& config, const Problem& problem, const DeviceInfo& device,
                           const Shape& shape, const Family& family, TuningStore& store);

@@ -236,18 +236,6 @@ std::int64_t ArtifactStore::prune(std::int64_t limit) {
   return total;
 }
 
-std::int64_t ArtifactStore::clear() {
-  std::int64_t dropped = 0;
-  database_->write_all([&dropped](Connection& connection) {
-    const std::int64_t here = connection.number("SELECT count(*) FROM artifact");
-    connection.query("DELETE FROM artifact").run();
-    connection.query("PRAGMA incremental_vacuum").run();
-    dropped += here;
-    return true;
-  });
-  return dropped;
-}
-
 std::vector<ArtifactInfo> ArtifactStore::find(std::string_view hex_prefix) {
   std::vector<ArtifactInfo> all;
   database_->read([&](Connection& connection) {

@@ -52,7 +52,6 @@ class ArtifactStore {
   Verdict verify();
 
   std::int64_t prune(std::int64_t max_bytes);  // drops the longest unused; returns how many
-  std::int64_t clear();                        // returns how many there were
   std::int64_t total_bytes();
   std::int64_t max_bytes();
   std::int64_t compiles();  // puts into this file by all processes, ever

@@ -123,7 +123,7 @@ const char* to_string(TrialStatus status) {
 }
 
 const char* to_string(Grade grade) {
-  constexpr const char* kNames[] = {"predicted", "measured", "pinned"};
+  constexpr const char* kNames[] = {"predicted", "measured"};
   return kNames[static_cast<int>(grade)];
 }
 

@@ -38,7 +38,7 @@ struct Trial {
 void summarise(Trial& trial, const std::vector<double>& times_ns,
                const std::vector<double>& baseline_ns);
 
-enum class Grade : std::uint8_t { predicted, measured, pinned };
+enum class Grade : std::uint8_t { predicted, measured };
 const char* to_string(Grade grade);
 
 // Which schedule to use, and why.

@@ -35,7 +35,7 @@ const KindInfo& info(StoreKind kind) {
       {env::Variable::cache_dir, "FLASHWRIGHT_CACHE_DIR", "XDG_CACHE_HOME", "/.cache",
        "/artifacts-1.db"},
       {env::Variable::data_dir, "FLASHWRIGHT_DATA_DIR", "XDG_DATA_HOME", "/.local/share",
-       "/tuning-1.db"},
+       "/tuning-2.db"},
   };
   return kTable[static_cast<int>(kind)];
 }

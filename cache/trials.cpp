@@ -29,20 +29,19 @@ std::string read_record(const nlohmann::json& record, Record& out) {
   const std::optional<Slot> slot = slot_field == record.end() ? std::nullopt : slot_of(*slot_field);
   if (!slot) return "the slot is missing";
   out.slot = *slot;
-  for (const RecordKind kind : {RecordKind::trial, RecordKind::decision, RecordKind::pin}) {
+  for (const RecordKind kind : {RecordKind::trial, RecordKind::decision}) {
     const auto found = record.find(to_string(kind));
     if (found == record.end()) continue;
     out.kind = kind;
     out.text = to_line(*found);
-    const bool readable = kind == RecordKind::trial      ? trial_of(out.text).has_value()
-                          : kind == RecordKind::decision ? decision_of(out.text).has_value()
-                                                         : pin_of(out.text).has_value();
+    const bool readable = kind == RecordKind::trial ? trial_of(out.text).has_value()
+                                                    : decision_of(out.text).has_value();
     if (!readable) return fmt::format("the {} cannot be read", to_string(kind));
     const auto digest = digest_from_hex(text_field(record, "digest").value_or(""));
     if (digest != digest_of(out.slot, out.text)) return "the digest does not match";
     return {};
   }
-  return "neither a trial nor a decision nor a pin";
+  return "neither a trial nor a decision";
 }
 
 }  // namespace
@@ -89,14 +88,14 @@ std::optional<Decision> TuningStore::decide(const Slot& slot) {
   std::optional<std::string> previous;
   database_->read([&](Connection& connection) {
     collect(connection, RecordKind::trial, slot, known);
-    if (!previous) previous = find_note(connection, RecordKind::decision, slot);
+    if (!previous) previous = find_decision(connection, slot);
     return false;
   });
   std::optional<Decision> decision;
   database_->write([&](Connection& connection) {
     Texts texts = known;
     collect(connection, RecordKind::trial, slot, texts);
-    std::optional<std::string> present = find_note(connection, RecordKind::decision, slot);
+    std::optional<std::string> present = find_decision(connection, slot);
     if (!present) present = previous;
     const std::optional<Decision> incumbent = present ? decision_of(*present) : std::nullopt;
     const bool measured = incumbent && incumbent->grade == Grade::measured;
@@ -112,7 +111,7 @@ void TuningStore::put_decision(const Slot& slot, const Decision& decision) {
   if (stamped.at == 0) stamped.at = now_microseconds();
   const std::string text = to_text(stamped);
   database_->write([&](Connection& connection) {
-    const std::optional<std::string> present = find_note(connection, RecordKind::decision, slot);
+    const std::optional<std::string> present = find_decision(connection, slot);
     if (present && better(*present, text)) return false;
     write_record(connection, {slot, RecordKind::decision, text});
     return true;
@@ -120,25 +119,14 @@ void TuningStore::put_decision(const Slot& slot, const Decision& decision) {
 }
 
 std::optional<Decision> TuningStore::decision(const Slot& slot) {
-  std::optional<std::string> text, pin_text;
+  std::optional<std::string> text;
   std::int64_t damaged = 0;
   database_->read([&](Connection& connection) {
-    if (!text) text = find_note(connection, RecordKind::decision, slot, &damaged);
-    if (!pin_text) pin_text = find_note(connection, RecordKind::pin, slot, &damaged);
-    return text && pin_text;
+    text = find_decision(connection, slot, &damaged);
+    return text.has_value();
   });
   tell(damaged);
-  std::optional<Decision> decision = text ? decision_of(*text) : std::nullopt;
-  const std::optional<Pin> pin = pin_text ? pin_of(*pin_text) : std::nullopt;
-  if (!pin || pin->schedule.empty()) return decision;
-  if (!decision) decision.emplace();
-  // What was measured speaks of another schedule.
-  if (decision->schedule != pin->schedule) {
-    decision->gain = decision->gain_low = decision->gain_high = 0;
-    decision->schedule = pin->schedule;
-  }
-  decision->grade = Grade::pinned;
-  return decision;
+  return text ? decision_of(*text) : std::nullopt;
 }
 
 std::vector<std::pair<Slot, Decision>> TuningStore::decisions_near(const Slot& slot) {
@@ -155,18 +143,6 @@ std::vector<std::pair<Slot, Decision>> TuningStore::decisions_near(const Slot& s
   }
   return near;
 }
-
-void TuningStore::pin(const Slot& slot, const std::string& schedule, const std::string& why) {
-  const std::string text = to_text(Pin{schedule, why, now_microseconds()});
-  database_->write([&](Connection& connection) {
-    write_record(connection, {slot, RecordKind::pin, text});
-    return true;
-  });
-}
-
-// A pin of nothing, not a deletion: the older pin may come back with an import, or lie in a file that
-// cannot be written.
-void TuningStore::unpin(const Slot& slot) { pin(slot, "", ""); }
 
 std::vector<Slot> TuningStore::slots() {
   std::set<Slot> all;
@@ -185,23 +161,16 @@ std::vector<SlotSummary> TuningStore::list() {
   return all;
 }
 
-void TuningStore::forget(const Slot& slot) {
-  database_->write_all([&slot](Connection& connection) {
-    erase_results(connection, slot);
-    return true;
-  });
-}
-
 StoreStatus TuningStore::status() { return database_->status(); }
 
 std::int64_t TuningStore::export_lines(std::ostream& out) {
   std::int64_t count = 0;
   write_header(out, kRecords);
   for (const Slot& slot : slots()) {
-    for (const RecordKind kind : {RecordKind::trial, RecordKind::decision, RecordKind::pin}) {
+    for (const RecordKind kind : {RecordKind::trial, RecordKind::decision}) {
       Texts texts;
       database_->read([&](Connection& connection) {
-        // Of notes there is one, and the layer in memory comes first.
+        // Of decisions there is one, and the layer in memory comes first.
         if (kind == RecordKind::trial || texts.empty()) collect(connection, kind, slot, texts);
         return false;
       });

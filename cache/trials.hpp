@@ -1,5 +1,5 @@
-// The store of tuning results: what was measured, what was decided from it, and what people pinned.
-// Trials are never changed, decisions can be made again from them, and stores merge by union.
+// The store of tuning results: what was measured, and what was decided from it. Trials are never
+// changed, decisions can be made again from them, and stores merge by union.
 #pragma once
 
 #include <atomic>
@@ -43,21 +43,16 @@ class TuningStore {
   // For a decision without trials. One that rests on better evidence stays.
   void put_decision(const Slot& slot, const Decision& decision);
 
-  // A pin, else the stored decision.
   std::optional<Decision> decision(const Slot& slot);
 
   // Decisions for the same device, problem and policy in any bucket, this one included.
   std::vector<std::pair<Slot, Decision>> decisions_near(const Slot& slot);
 
-  void pin(const Slot& slot, const std::string& schedule, const std::string& why);
-  void unpin(const Slot& slot);
-
   std::vector<SlotSummary> list();
-  void forget(const Slot& slot);  // its trials and its decision, not its pin
   StoreStatus status();
 
-  // One JSON line for each trial, decision and pin, after a line that says what the file is. Importing
-  // twice adds nothing and the order of imports does not matter.
+  // One JSON line for each trial and decision, after a line that says what the file is. Importing twice
+  // adds nothing and the order of imports does not matter.
   std::int64_t export_lines(std::ostream& out);
   ImportReport import_lines(std::istream& in);
 

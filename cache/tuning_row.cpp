@@ -126,7 +126,7 @@ std::optional<Decision> decision_of(std::string_view text) {
       .read("measured", decision.measured)
       .read("failed", decision.failed)
       .read("at", decision.at);
-  const auto grade = parse_enum(text_field(*record, "grade"), Grade::pinned);
+  const auto grade = parse_enum(text_field(*record, "grade"), Grade::measured);
   if (!reader.complete() || !grade || decision.schedule.empty()) return std::nullopt;
   decision.grade = *grade;
   const auto confident = record->find("confident");
@@ -140,19 +140,6 @@ std::optional<Decision> decision_of(std::string_view text) {
     decision.tied.push_back(schedule.get<std::string>());
   }
   return decision;
-}
-
-std::string to_text(const Pin& pin) {
-  return to_line({{"schedule", pin.schedule}, {"why", pin.why}, {"at", pin.at}});
-}
-
-std::optional<Pin> pin_of(std::string_view text) {
-  const std::optional<json> record = parse_json(text);
-  if (!record) return std::nullopt;
-  Pin pin;
-  Reader reader(*record);
-  reader.read("schedule", pin.schedule).read("why", pin.why).read("at", pin.at);
-  return reader.complete() ? std::optional(pin) : std::nullopt;
 }
 
 Digest digest_of(const Slot& slot, std::string_view text) {

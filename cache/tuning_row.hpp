@@ -1,5 +1,5 @@
-// What the tuning store keeps, as text: one JSON object for each trial, decision and pin, with a
-// digest over it and the slot it belongs to. The digest is the identity of a trial, so that merging
+// What the tuning store keeps, as text: one JSON object for each trial and decision, with a digest over
+// it and the slot it belongs to. The digest is the identity of a trial, so that merging
 // two stores is a union of sets.
 #pragma once
 
@@ -26,21 +26,12 @@ struct Slot {
 };
 std::string to_string(const Slot& slot);
 
-// A choice made by a person. An empty schedule undoes an older pin.
-struct Pin {
-  std::string schedule;
-  std::string why;
-  std::int64_t at = 0;  // microseconds since 1970
-};
-
 std::string to_text(const Trial& trial);
 std::string to_text(const Decision& decision);
-std::string to_text(const Pin& pin);
 
 // Nothing when the text is not one of these.
 std::optional<Trial> trial_of(std::string_view text);
 std::optional<Decision> decision_of(std::string_view text);
-std::optional<Pin> pin_of(std::string_view text);
 
 Digest digest_of(const Slot& slot, std::string_view text);
 

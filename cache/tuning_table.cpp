@@ -19,8 +19,6 @@ const KindInfo& info(RecordKind kind) {
        "INSERT OR REPLACE INTO trial(slot, uid, record) VALUES(?, ?, ?)"},
       {"decision", "SELECT digest, record FROM decision WHERE slot = ?",
        "INSERT OR REPLACE INTO decision(slot, digest, record) VALUES(?, ?, ?)"},
-      {"pin", "SELECT digest, record FROM pin WHERE slot = ?",
-       "INSERT OR REPLACE INTO pin(slot, digest, record) VALUES(?, ?, ?)"},
   };
   return kTable[static_cast<int>(kind)];
 }
@@ -41,12 +39,6 @@ std::int64_t make_slot(Connection& connection, const Slot& slot) {
   return find_slot(connection, slot);
 }
 
-bool newer(const std::string& a, const std::string& b) {
-  const std::optional<Pin> first = pin_of(a), second = pin_of(b);
-  if (!first || !second) return first.has_value();
-  return std::tie(first->at, a) >= std::tie(second->at, b);
-}
-
 }  // namespace
 
 // A record is the JSON text of cache/tuning_row; columns exist for what is looked up.
@@ -54,7 +46,7 @@ const Schema& tuning_schema() {
   static const Schema instance{
       "tuning store",
       0x46575444,  // "FWTD"
-      1,
+      2,
       4096,
       true,
       {"CREATE TABLE slot(id INTEGER PRIMARY KEY, device TEXT NOT NULL, problem TEXT NOT NULL, "
@@ -64,8 +56,6 @@ const Schema& tuning_schema() {
        "record TEXT NOT NULL) STRICT, WITHOUT ROWID",
        "CREATE INDEX trial_slot ON trial(slot)",
        "CREATE TABLE decision(slot INTEGER PRIMARY KEY REFERENCES slot(id), digest BLOB NOT NULL, "
-       "record TEXT NOT NULL) STRICT",
-       "CREATE TABLE pin(slot INTEGER PRIMARY KEY REFERENCES slot(id), digest BLOB NOT NULL, "
        "record TEXT NOT NULL) STRICT"}};
   return instance;
 }
@@ -89,10 +79,10 @@ std::int64_t collect(Connection& connection, RecordKind kind, const Slot& slot, 
   return damaged;
 }
 
-std::optional<std::string> find_note(Connection& connection, RecordKind kind, const Slot& slot,
-                                     std::int64_t* damaged) {
+std::optional<std::string> find_decision(Connection& connection, const Slot& slot,
+                                         std::int64_t* damaged) {
   Texts texts;
-  const std::int64_t bad = collect(connection, kind, slot, texts);
+  const std::int64_t bad = collect(connection, RecordKind::decision, slot, texts);
   if (damaged != nullptr) *damaged += bad;
   if (texts.empty()) return std::nullopt;
   return texts.begin()->second;
@@ -128,16 +118,12 @@ bool merge_record(Connection& connection, const Record& record) {
     write_record(connection, record);
     return true;
   }
-  const std::optional<std::string> present = find_note(connection, record.kind, record.slot);
+  const std::optional<std::string> present = find_decision(connection, record.slot);
   if (present == record.text) return false;
-  if (record.kind == RecordKind::pin) {
-    if (present && newer(*present, record.text)) return false;
-  } else {
-    Texts trials;
-    collect(connection, RecordKind::trial, record.slot, trials);
-    const bool derived = select_winner(trials_of(trials)).has_value();
-    if (derived || (present && better(*present, record.text))) return false;
-  }
+  Texts trials;
+  collect(connection, RecordKind::trial, record.slot, trials);
+  const bool derived = select_winner(trials_of(trials)).has_value();
+  if (derived || (present && better(*present, record.text))) return false;
   write_record(connection, record);
   return true;
 }
@@ -156,12 +142,6 @@ std::vector<std::string> buckets_of(Connection& connection, const Slot& slot) {
   rows.bind(slot.device, slot.problem, slot.policy);
   while (rows.step()) buckets.push_back(rows.bytes(0));
   return buckets;
-}
-
-void erase_results(Connection& connection, const Slot& slot) {
-  const std::int64_t id = find_slot(connection, slot);
-  connection.query("DELETE FROM trial WHERE slot = ?").bind(id).run();
-  connection.query("DELETE FROM decision WHERE slot = ?").bind(id).run();
 }
 
 // Trials are found by the index and read one by one, so that a bad page costs no more than what lies
@@ -188,10 +168,10 @@ Database::Body salvage(Connection& damaged) {
         if (row.bind(uid).step() && digest_of(slot, row.bytes(0)) == uid)
           records->push_back({slot, RecordKind::trial, row.bytes(0)});
       });
-    for (const RecordKind kind : {RecordKind::decision, RecordKind::pin})
-      attempt([&] {
-        if (auto text = find_note(damaged, kind, slot)) records->push_back({slot, kind, *text});
-      });
+    attempt([&] {
+      if (auto text = find_decision(damaged, slot))
+        records->push_back({slot, RecordKind::decision, *text});
+    });
   }
   return [records](Connection& connection) {
     for (const Record& record : *records) write_record(connection, record);

@@ -15,7 +15,7 @@ namespace flashwright {
 
 const Schema& tuning_schema();
 
-enum class RecordKind { trial, decision, pin };
+enum class RecordKind { trial, decision };
 const char* to_string(RecordKind kind);
 
 // One record, as text of cache/tuning_row, with the slot it belongs to.
@@ -31,9 +31,9 @@ using Texts = std::map<Digest, std::string>;
 // damaged, or belongs to another slot. Returns how many there were of those.
 std::int64_t collect(Connection& connection, RecordKind kind, const Slot& slot, Texts& out);
 
-// The slot's decision or pin; adds to `damaged` what was left out.
-std::optional<std::string> find_note(Connection& connection, RecordKind kind, const Slot& slot,
-                                     std::int64_t* damaged = nullptr);
+// The slot's decision; adds to `damaged` what was left out.
+std::optional<std::string> find_decision(Connection& connection, const Slot& slot,
+                                         std::int64_t* damaged = nullptr);
 
 // Puts a record in place of any other of its kind; trials stand side by side.
 void write_record(Connection& connection, const Record& record);
@@ -48,8 +48,6 @@ bool better(const std::string& a, const std::string& b);
 std::vector<Slot> slots_of(Connection& connection);
 // The buckets of a slot's device, problem and policy.
 std::vector<std::string> buckets_of(Connection& connection, const Slot& slot);
-// Trials and decision, not the pin.
-void erase_results(Connection& connection, const Slot& slot);
 std::vector<Trial> trials_of(const Texts& texts);
 
 // What can still be read of a damaged file, as work that writes it into the one that replaces it.

@@ -76,10 +76,6 @@ TEST_CASE("an explanation says which kernel, from where, why, and what else ther
   }
   CHECK(measured);
   CHECK(spilled);
-  engine.tuning().pin(
-      make_slot(normalise(config_from_json(kConfig), m.devices[0].target), m.devices[0], kShape),
-      kSchedules[0], "so");
-  CHECK(contains(json::parse(explain(engine, kConfig, &kShape))["why"], "pinned"));
 }
 
 TEST_CASE("normalising shows every default and the probability that is realised") {

@@ -64,7 +64,7 @@ TEST_CASE("a store in memory does the same") {
   CHECK(store.list().size() == 1);
   CHECK(store.status().path.empty());
   CHECK(store.status().trouble.empty());
-  CHECK(store.clear() == 1);
+  CHECK(store.prune(0) == 1);
   CHECK(!has_number(store, 1));
   CHECK(log.warnings().empty());
 }
@@ -99,7 +99,7 @@ TEST_CASE("list and find tell what is there") {
   CHECK(verdict.good == 5);
   CHECK(verdict.bad == 0);
   CHECK(verdict.file.empty());
-  CHECK(store.clear() == 5);
+  CHECK(store.prune(0) == 5);
   CHECK(store.list().empty());
   CHECK(store.compiles() == 5);  // history is not cleared
 }
@@ -200,7 +200,7 @@ TEST_CASE("a hostile import changes nothing and is told line by line") {
   put_number(store, 1);
   std::stringstream good;
   store.export_lines(good);
-  store.clear();
+  store.prune(0);
   std::string header, line;
   std::getline(good, header);
   std::getline(good, line);

@@ -64,15 +64,15 @@ TEST_CASE("folders are found in the order that the conventions ask for") {
                                {"FLASHWRIGHT_DATA_DIR", root / "own-data"}}));
   std::filesystem::create_directory(root / "home");
   CHECK(find_place(StoreKind::artifacts, root / "option").path == root / "option/artifacts-1.db");
-  CHECK(find_place(StoreKind::tuning, root / "option").path == root / "option/tuning-1.db");
+  CHECK(find_place(StoreKind::tuning, root / "option").path == root / "option/tuning-2.db");
   CHECK(artifacts_place() == root / "own-cache/artifacts-1.db");
-  CHECK(tuning_place() == root / "own-data/tuning-1.db");
+  CHECK(tuning_place() == root / "own-data/tuning-2.db");
   const Environment no_own(Variables{{"FLASHWRIGHT_CACHE_DIR", {}}, {"FLASHWRIGHT_DATA_DIR", {}}});
   CHECK(artifacts_place() == root / "xdg-cache/flashwright/artifacts-1.db");
-  CHECK(tuning_place() == root / "xdg-data/flashwright/tuning-1.db");
+  CHECK(tuning_place() == root / "xdg-data/flashwright/tuning-2.db");
   const Environment relative(Variables{{"XDG_CACHE_HOME", "relative"}, {"XDG_DATA_HOME", ""}});
   CHECK(artifacts_place() == root / "home/.cache/flashwright/artifacts-1.db");
-  CHECK(tuning_place() == root / "home/.local/share/flashwright/tuning-1.db");
+  CHECK(tuning_place() == root / "home/.local/share/flashwright/tuning-2.db");
   CHECK(!std::filesystem::exists("relative"));
 }
 
@@ -110,13 +110,15 @@ TEST_CASE("folders and files are private whatever the umask") {
       ArtifactStore artifacts;
       TuningStore tuning;
       put_number(artifacts, 1);
-      tuning.pin({"d", "p", "b", "e"}, "q16", "test");
+      Decision decision;
+      decision.schedule = "q16";
+      tuning.put_decision({"d", "p", "b", "e"}, decision);
       const std::string cache = root / ".cache/flashwright",
                         data = root / ".local/share/flashwright";
       for (const std::string& folder : {root / ".cache", cache, root / ".local", data})
         if (mode_of(folder) != 0700) return 1;
       if (mode_of(cache + "/artifacts-1.db") != 0600) return 2;
-      return mode_of(data + "/tuning-1.db") == 0600 ? 0 : 3;
+      return mode_of(data + "/tuning-2.db") == 0600 ? 0 : 3;
     });
     CHECK(status == 0);
   }
