@@ -345,7 +345,10 @@ ImportReport ArtifactStore::import_lines(std::istream& in) {
   const auto take_record = [&](const nlohmann::json& record, ImportReport& report) -> std::string {
     ArtifactRow row;
     if (std::string reason = from_record(record, row); !reason.empty()) return reason;
-    ++(contains(row.key) ? report.known : report.added);
+    const bool waits = std::any_of(batch.begin(), batch.end(), [&row](const ArtifactRow& other) {
+      return other.key == row.key;
+    });
+    ++(waits || contains(row.key) ? report.known : report.added);
     batch_bytes += row.bytes.size();
     batch.push_back(std::move(row));
     if (batch_bytes >= kImportBatchBytes) flush();

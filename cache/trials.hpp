@@ -52,7 +52,8 @@ class TuningStore {
   StoreStatus status();
 
   // One JSON line for each trial and decision, after a line that says what the file is. Importing twice
-  // adds nothing and the order of imports does not matter.
+  // adds nothing and the order of imports does not matter. A decision that follows from trials is not
+  // taken over but made again, and counts as added where there was none.
   std::int64_t export_lines(std::ostream& out);
   ImportReport import_lines(std::istream& in);
 

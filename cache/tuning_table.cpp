@@ -122,8 +122,12 @@ bool merge_record(Connection& connection, const Record& record) {
   if (present == record.text) return false;
   Texts trials;
   collect(connection, RecordKind::trial, record.slot, trials);
-  const bool derived = select_winner(trials_of(trials)).has_value();
-  if (derived || (present && better(*present, record.text))) return false;
+  if (const std::optional<Decision> derived = select_winner(trials_of(trials))) {
+    if (present) return false;
+    write_record(connection, {record.slot, RecordKind::decision, to_text(*derived)});
+    return true;
+  }
+  if (present && better(*present, record.text)) return false;
   write_record(connection, record);
   return true;
 }

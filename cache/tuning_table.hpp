@@ -38,8 +38,9 @@ std::optional<std::string> find_decision(Connection& connection, const Slot& slo
 // Puts a record in place of any other of its kind; trials stand side by side.
 void write_record(Connection& connection, const Record& record);
 
-// Adds a record from elsewhere unless what is there says more; tells whether it was added. The result
-// does not depend on the order in which records come.
+// Adds a record from elsewhere unless what is there says more; tells whether it was added. Where trials
+// are, a decision is the one that they give, not the one that came. Once that is done for every slot
+// with new trials, the result does not depend on the order in which records come.
 bool merge_record(Connection& connection, const Record& record);
 
 // Whether the first of two decisions, as texts, is to be kept.

@@ -192,6 +192,12 @@ TEST_CASE("an export can be imported elsewhere, once or twice") {
   CHECK(report.known == 20);
   to.export_lines(second);
   CHECK(second.str() == text);
+  const Folder another;
+  ArtifactStore once(in_folder(another));
+  std::stringstream doubled(text + text.substr(text.find('\n') + 1));
+  report = once.import_lines(doubled);
+  CHECK(report.added == 20);
+  CHECK(report.known == 20);
 }
 
 TEST_CASE("a hostile import changes nothing and is told line by line") {

@@ -196,6 +196,34 @@ TEST_CASE("merging is a union: twice adds nothing, and the order does not matter
   CHECK(exported(again) == before);
 }
 
+TEST_CASE("an import counts as known what was there before it, and nothing else") {
+  const Folder first, second, third;
+  TuningStore from(in_folder(first)), to(in_folder(second)), undecided(in_folder(third));
+  Decision predicted;
+  predicted.schedule = "q5";
+  from.put_decision(with_bucket("guessed"), predicted);
+  for (const char* bucket : {"1", "2"}) {
+    from.add_trials(with_bucket(bucket), {measured("q64", 1, 1), measured("q128", 0.8, 2)});
+    from.decide(with_bucket(bucket));
+  }
+  const std::string text = exported(from);
+  const std::int64_t records = 2 * 3 + 1;
+  CHECK(std::count(text.begin(), text.end(), '\n') == records + 1);
+  ImportReport report = import_text(to, text);
+  CHECK(report.added == records);
+  CHECK(report.known == 0);
+  CHECK(exported(to) == text);
+  report = import_text(to, text);
+  CHECK(report.added == 0);
+  CHECK(report.known == records);
+  // The trials are there, the decision is not.
+  undecided.add_trials(with_bucket("1"), from.trials(with_bucket("1")));
+  report = import_text(undecided, text);
+  CHECK(report.added == records - 2);
+  CHECK(report.known == 2);
+  CHECK(undecided.decision(with_bucket("1")) == from.decision(with_bucket("1")));
+}
+
 TEST_CASE("a hostile import is refused line by line") {
   const Folder folder, sample_folder;
   TuningStore store(in_folder(folder)), sample(in_folder(sample_folder));
