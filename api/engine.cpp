@@ -236,7 +236,7 @@ Engine::CodePointer Engine::make_code(const Request& request, const Schedule& sc
     throw Error(Status::not_cached,
                 fmt::format("{} is not in the store {}, and the effort allowed is 'cached'; "
                             "`flashwright compile` or prepare() puts it there",
-                            label, artifacts_.status().path));
+                            label, artifacts_.status().place()));
   if (const std::string missing = backend.compiler_missing(); !missing.empty())
     throw Error(Status::unavailable,
                 fmt::format("{} is not in the store and cannot be compiled: {}", label, missing));

@@ -101,7 +101,7 @@ json device_json(const DeviceInfo& device) {
 }
 
 json status_json(const StoreStatus& status) {
-  return {{"path", status.path.empty() ? ":memory:" : status.path},
+  return {{"path", status.place()},
           {"writable", status.writable},
           {"trouble", status.trouble},
           {"variable", status.variable}};

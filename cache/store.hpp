@@ -20,6 +20,9 @@ struct StoreStatus {
   bool writable = false;  // false: new entries stay in memory
   std::string trouble;    // why that is so; empty when it was asked for
   std::string variable;   // the environment variable that names another folder
+
+  // For people; never empty.
+  std::string place() const { return path.empty() ? ":memory:" : path; }
 };
 
 // A record is refused when its form, its size or its digest is wrong.

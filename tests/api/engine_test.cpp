@@ -81,6 +81,13 @@ TEST_CASE("each effort goes as far as it says") {
   CHECK(m.cuda.compilations == 0);
 }
 
+TEST_CASE("a store without a file is named, too") {
+  fresh_machine();
+  Engine engine(in_memory());
+  const Error error = error_of([&] { engine.get_kernel(kConfig, nullptr, Effort::cached); });
+  CHECK(contains(error.message, "is not in the store :memory:, and the effort allowed"));
+}
+
 TEST_CASE("every way to a compilation leaves its files where developers want them") {
   fresh_machine();
   const test::Folder folder;

@@ -61,6 +61,8 @@ class RealLayer(CliTest):
         self.fails(4, ["loaded"], *self.FILES, "--effort", "loaded")
         self.fails(2, ["--effort", "'hard'", "loaded, cached, compile, tune"], *self.FILES, "--effort", "hard")
         self.fails(4, ["cached"], *self.FILES, env=self.environment(FLASHWRIGHT_EFFORT="cached"))
+        self.fails(4, ["is not in the store :memory:, and"], *self.FILES, "--effort", "cached",
+                   "--cache-dir", ":memory:")
         self.ok(*self.FILES)
         self.ok(*self.FILES, "--effort", "cached")
 
