@@ -64,7 +64,8 @@ class Backend {
                                        int device_index) = 0;
 
   // Enqueues all steps on `stream` in order (CPU: runs them; a stream must be null). `params` is
-  // the filled parameter block of the plan. Allocates nothing and, on a GPU, waits for nothing.
+  // the filled parameter block of the plan. A GPU's allocates nothing and waits for nothing; a CPU's
+  // keeps threads and their scratch buffers for the launches that follow.
   virtual void launch(const Module& module, std::span<const StepLaunch> steps, const void* params,
                       int device_index, void* stream) = 0;
 

@@ -184,8 +184,9 @@ FLASHWRIGHT_API flashwright_status flashwright_kernel_workspace_bytes(
     const flashwright_kernel* kernel, const flashwright_arguments* arguments, size_t* bytes);
 /* Enqueues the kernel on a stream of the tensors' device (CUstream; NULL: the default stream). On
  * the CPU the stream is NULL and the call returns when the outputs are written. workspace: 256-byte
- * aligned, as many bytes as asked; NULL when that is 0. Nothing is allocated; on a GPU nothing is
- * waited for. */
+ * aligned, as many bytes as asked; NULL when that is 0. On a GPU nothing is allocated and nothing is
+ * waited for. On the CPU the first launch starts the library's threads, and a thread allocates its
+ * scratch buffer when it first needs one, or a larger one; both are kept. */
 FLASHWRIGHT_API flashwright_status flashwright_kernel_launch(const flashwright_kernel* kernel,
                                                              const flashwright_arguments* arguments,
                                                              void* workspace, void* stream);
