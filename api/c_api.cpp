@@ -369,15 +369,7 @@ flashwright_status flashwright_check(const char* config, const flashwright_argum
     const fw::Problem problem = fw::normalise(parsed, {fw::BackendKind::cpu, "host"});
     const fw::Arguments args = fw::arguments_of(required(arguments, "arguments"));
     fw::resolve(parsed, problem, args);  // the same checks as a launch
-    const fw::Judge verdict = fw::judge(parsed, problem, args, max_rows);
-    *report = copy_out(json{
-        {"passed", verdict.passed()},
-        {"rows", verdict.rows()},
-        {"error", verdict.error()},
-        {"tolerance", verdict.tolerance()},
-        {"lse_error_over_bound", verdict.lse_excess()},
-        {"finite",
-         verdict.finite()}}.dump());
+    *report = copy_out(fw::check_report(fw::judge(parsed, problem, args, max_rows), args));
   });
 }
 

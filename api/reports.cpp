@@ -197,6 +197,17 @@ void add_alternatives(Engine& engine, const Request& request, const Shape& shape
 
 }  // namespace
 
+std::string check_report(const Judge& verdict, const Arguments& arguments) {
+  json out = {{"passed", verdict.passed()},
+              {"rows", verdict.rows()},
+              {"error", verdict.error()},
+              {"tolerance", verdict.tolerance()},
+              {"lse_error_over_bound", verdict.lse_excess()},
+              {"finite", verdict.finite()}};
+  if (!verdict.finite()) out["non_finite_inputs"] = non_finite_inputs(arguments);  // a likely cause
+  return out.dump();
+}
+
 std::string compile_report(const Request& request, const Selection& selection, const Built& built) {
   json out = selection_json(selection);
   out["problem"] = to_string(request.problem);

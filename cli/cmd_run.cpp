@@ -175,10 +175,19 @@ void write_outputs(const Options& options, const RunInputs& inputs, Call& call,
 
 std::string check_text(const Json& check) {
   const std::int64_t rows = check.value("rows", 0);
-  if (!check.value("finite", true))
+  if (!check.value("finite", true)) {
+    const auto inputs = check.value("non_finite_inputs", std::vector<std::string>());
+    const bool values = std::find(inputs.begin(), inputs.end(), "v") != inputs.end();
     return fmt::format(
-        "FAILED: NaN or infinity where the reference has none, or the other way round ({})",
-        counted(rows, "row"));
+        "FAILED: NaN or infinity where the reference has none, or the other way round ({}){}",
+        counted(rows, "row"),
+        inputs.empty() ? ""
+                       : fmt::format("; {} hold{} NaN or infinity{}", fmt::join(inputs, ", "),
+                                     inputs.size() == 1 ? "s" : "",
+                                     values ? ": values have to be finite also where the mask "
+                                              "hides their keys"
+                                            : ""));
+  }
   return fmt::format(
       "{}: largest error {:.2e}, tolerance {:.2e}; lse {} of its bound; {} against float64",
       check.value("passed", false) ? "passed" : "FAILED", check.value("error", 0.0),

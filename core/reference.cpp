@@ -208,6 +208,22 @@ OutputRow read_output(const Arguments& args, const RowIndex& row) {
   return out;
 }
 
+std::vector<std::string> non_finite_inputs(const Arguments& args) {
+  const auto finite = [](const TensorView& tensor) {
+    for (std::int64_t b = 0; b < tensor.shape[0]; ++b)
+      for (std::int64_t s = 0; s < tensor.shape[1]; ++s)
+        for (std::int64_t h = 0; h < tensor.shape[2]; ++h)
+          for (const double value : read_row(tensor, b, s, h))
+            if (!std::isfinite(value)) return false;
+    return true;
+  };
+  std::vector<std::string> names;
+  if (!finite(args.q)) names.emplace_back("q");
+  if (!finite(args.k)) names.emplace_back("k");
+  if (!finite(args.v)) names.emplace_back("v");
+  return names;
+}
+
 Judge judge(const Config& config, const Problem& problem, const Arguments& args,
             std::int64_t max_rows) {
   Judge judge(problem.dtype);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "core/arguments.hpp"
@@ -69,6 +70,10 @@ struct OutputRow {
 // them.
 std::vector<RowIndex> sample_rows(const Arguments& arguments, std::int64_t max_rows);
 OutputRow read_output(const Arguments& arguments, const RowIndex& row);
+
+// Which of "q", "k", "v" hold NaN or infinity, in host memory. Kernels multiply what a mask hides by 0,
+// so in v it shows in rows that the reference finds finite.
+std::vector<std::string> non_finite_inputs(const Arguments& arguments);
 
 // Judges up to `max_rows` rows. The outputs in `arguments` are the kernel's, in host memory.
 Judge judge(const Config& config, const Problem& problem, const Arguments& arguments,

@@ -117,6 +117,17 @@ class Numbers(CliTest):
             self.compare(32 * HALF, of=float_of_bfloat)
             self.fails(2, [f"'{descr}'", "--dtype bf16"], "run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy")
 
+    def test_values_that_are_not_finite(self):
+        """Where a mask hides them they reach other rows; a failed check says so."""
+        self.values[2][-1] = math.nan
+        self.write()
+        result = self.run_cli("run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--target", "cpu", "--mask",
+                              "causal", "--check")
+        self.assertEqual(result.code, 9, str(result))
+        text = " ".join(result.out.split())
+        self.assertIn("check FAILED: NaN or infinity where the reference has none", text)
+        self.assertIn("; v holds NaN or infinity: values have to be finite also where the mask hides their keys", text)
+
     def test_masks(self):
         self.write()
         self.run_files("--mask", "causal")

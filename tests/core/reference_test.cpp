@@ -185,6 +185,16 @@ TEST_CASE("rows without a visible key are zero, and what is invisible cannot spo
   CHECK(one.o[3] == doctest::Approx(host.v.at(0, 0, 0, 3)));
 }
 
+TEST_CASE("inputs that are not finite are named, wherever the number stands") {
+  HostProblem host(WorkedExample::config(), {2, 2, 1, 3, 4}, Layout::padded_rows, 3);
+  CHECK(non_finite_inputs(host.arguments).empty());
+  host.v.set(1, 3, 0, 7, INFINITY);
+  CHECK(non_finite_inputs(host.arguments) == std::vector<std::string>{"v"});
+  host.q.set(0, 0, 1, 0, NAN);
+  host.k.set(1, 0, 0, 0, -INFINITY);
+  CHECK(non_finite_inputs(host.arguments) == std::vector<std::string>{"q", "k", "v"});
+}
+
 TEST_CASE("a visible NaN or infinite score stays in its row") {
   for (const double poison : {static_cast<double>(NAN), kInfinity}) {
     WorkedExample example;
