@@ -84,14 +84,18 @@ void check_device(Verdict& verdict, const Problem& problem, const DeviceInfo& de
                               estimate.registers, s.blocks_per_sm, cap));
 }
 
+constexpr std::array<int, 6> kBlocksPerSm = {1, 2, 3, 4, 6, 8};  // of the space
+
 // With the same register cap, asking for more resident blocks gives the same code: keep the
-// largest.
+// largest of the space.
 void check_twins(Verdict& verdict, const Problem& problem, const DeviceInfo& device,
                  const Schedule& s, const Estimate& estimate) {
-  if (!verdict.legal() || s.blocks_per_sm == 8) return;
+  const auto* const next =
+      std::upper_bound(kBlocksPerSm.begin(), kBlocksPerSm.end(), s.blocks_per_sm);
+  if (!verdict.legal() || next == kBlocksPerSm.end()) return;
   Verdict twin;
   Schedule more = s;
-  ++more.blocks_per_sm;
+  more.blocks_per_sm = *next;
   check_device(twin, problem, device, more, estimate);
   const int registers = arch_info(problem.target).registers_per_sm;
   verdict.require(
@@ -217,7 +221,7 @@ std::vector<Candidate> FamilySm80::space(const Problem& problem, const DeviceInf
         for (const int stages : {1, 2})
           for (const int q_in_registers : {0, 1})
             for (const int lazy_rescale : {0, 1})
-              for (const int blocks : {1, 2, 3, 4, 6, 8}) {
+              for (const int blocks : kBlocksPerSm) {
                 s.warps = warps;
                 s.tile_q = 16 * warps * row_tiles;
                 s.tile_kv = tile_kv;

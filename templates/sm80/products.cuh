@@ -1,7 +1,7 @@
 //~ The two matrix products of the forward.
 #if FW_FP32
-// The tensor cores cut off, with every sum, what does not fit into it. Sums of a few steps lose little
-// by that; they are then added with rounding.
+// The tensor cores cut off, with every sum, what does not fit into it. Sums of a few steps lose
+// little by that; they are then added with rounding.
 constexpr int kPartSteps = 4;
 
 // sums[m][first + n] += parts[m][n]

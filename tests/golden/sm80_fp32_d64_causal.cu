@@ -609,8 +609,8 @@ __device__ __forceinline__ void rescale_output(float (&out)[kRowTiles][kDimTiles
   }
 }
 
-// The tensor cores cut off, with every sum, what does not fit into it. Sums of a few steps lose little
-// by that; they are then added with rounding.
+// The tensor cores cut off, with every sum, what does not fit into it. Sums of a few steps lose
+// little by that; they are then added with rounding.
 constexpr int kPartSteps = 4;
 
 // sums[m][first + n] += parts[m][n]

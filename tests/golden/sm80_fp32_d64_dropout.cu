@@ -715,8 +715,8 @@ __device__ __forceinline__ void drop_weights(u32 (&weights)[kRowTiles][kKeySteps
   }
 }
 
-// The tensor cores cut off, with every sum, what does not fit into it. Sums of a few steps lose little
-// by that; they are then added with rounding.
+// The tensor cores cut off, with every sum, what does not fit into it. Sums of a few steps lose
+// little by that; they are then added with rounding.
 constexpr int kPartSteps = 4;
 
 // sums[m][first + n] += parts[m][n]
