@@ -15,8 +15,15 @@ int hex_value(char c) {
 
 Digest artifact_key(std::string_view source_text, const Target& target, Binary::Kind kind,
                     std::string_view options, std::string_view toolchain) {
-  return sha256_of(
-      {"fw.kernel.v1", source_text, to_string(target), to_string(kind), options, toolchain});
+  return artifact_keys(source_text, target, kind, options, toolchain).key;
+}
+
+ArtifactKeys artifact_keys(std::string_view source_text, const Target& target, Binary::Kind kind,
+                           std::string_view options, std::string_view toolchain) {
+  Sha256 common;
+  common.part("fw.kernel.v1").part(source_text).part(to_string(target)).part(to_string(kind));
+  common.part(options);
+  return {Sha256(common).part(toolchain).finish(), Sha256(common).part("").finish()};
 }
 
 std::optional<Digest> digest_from_hex(std::string_view hex) {

@@ -17,6 +17,13 @@ namespace flashwright {
 Digest artifact_key(std::string_view source_text, const Target& target, Binary::Kind kind,
                     std::string_view options, std::string_view toolchain);
 
+// The key, and the one with an empty toolchain, for little more than the work of one.
+struct ArtifactKeys {
+  Digest key, base;
+};
+ArtifactKeys artifact_keys(std::string_view source_text, const Target& target, Binary::Kind kind,
+                           std::string_view options, std::string_view toolchain);
+
 // The inverse of to_hex; nothing for any other text.
 std::optional<Digest> digest_from_hex(std::string_view hex);
 

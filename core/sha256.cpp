@@ -1,5 +1,6 @@
 #include "core/sha256.hpp"
 
+#include <algorithm>
 #include <bit>
 
 namespace flashwright {
@@ -21,44 +22,76 @@ void compress(std::array<std::uint32_t, 8>& state, const std::uint8_t* block) {
     w[i] = std::uint32_t{block[4 * i]} << 24 | std::uint32_t{block[4 * i + 1]} << 16 |
            std::uint32_t{block[4 * i + 2]} << 8 | block[4 * i + 3];
   for (std::size_t i = 16; i < 64; ++i) {
-    const std::uint32_t a = w[i - 15], b = w[i - 2];
-    w[i] = w[i - 16] + (std::rotr(a, 7) ^ std::rotr(a, 18) ^ a >> 3) + w[i - 7] +
-           (std::rotr(b, 17) ^ std::rotr(b, 19) ^ b >> 10);
+    const std::uint32_t early = w[i - 15], late = w[i - 2];
+    w[i] = w[i - 16] + (std::rotr(early, 7) ^ std::rotr(early, 18) ^ early >> 3) + w[i - 7] +
+           (std::rotr(late, 17) ^ std::rotr(late, 19) ^ late >> 10);
   }
-  std::array<std::uint32_t, 8> s = state;
-  for (std::size_t i = 0; i < 64; ++i) {
-    const std::uint32_t big1 = std::rotr(s[4], 6) ^ std::rotr(s[4], 11) ^ std::rotr(s[4], 25);
-    const std::uint32_t t1 = s[7] + big1 + ((s[4] & s[5]) ^ (~s[4] & s[6])) + kRound[i] + w[i];
-    const std::uint32_t big0 = std::rotr(s[0], 2) ^ std::rotr(s[0], 13) ^ std::rotr(s[0], 22);
-    const std::uint32_t t2 = big0 + ((s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]));
-    s = {t1 + t2, s[0], s[1], s[2], s[3] + t1, s[4], s[5], s[6]};
+  // Names go round instead of values: eight rounds bring them back to where they were.
+  auto [a, b, c, d, e, f, g, h] = state;
+  const auto round = [&w](std::uint32_t ra, std::uint32_t rb, std::uint32_t rc, std::uint32_t& rd,
+                          std::uint32_t re, std::uint32_t rf, std::uint32_t rg, std::uint32_t& rh,
+                          std::size_t i) {
+    const std::uint32_t big1 = std::rotr(re, 6) ^ std::rotr(re, 11) ^ std::rotr(re, 25);
+    const std::uint32_t t1 = rh + big1 + ((re & rf) ^ (~re & rg)) + kRound[i] + w[i];
+    const std::uint32_t big0 = std::rotr(ra, 2) ^ std::rotr(ra, 13) ^ std::rotr(ra, 22);
+    rd += t1;
+    rh = t1 + big0 + ((ra & rb) ^ (ra & rc) ^ (rb & rc));
+  };
+  for (std::size_t i = 0; i < 64; i += 8) {
+    round(a, b, c, d, e, f, g, h, i);
+    round(h, a, b, c, d, e, f, g, i + 1);
+    round(g, h, a, b, c, d, e, f, i + 2);
+    round(f, g, h, a, b, c, d, e, i + 3);
+    round(e, f, g, h, a, b, c, d, i + 4);
+    round(d, e, f, g, h, a, b, c, i + 5);
+    round(c, d, e, f, g, h, a, b, i + 6);
+    round(b, c, d, e, f, g, h, a, i + 7);
   }
-  for (std::size_t i = 0; i < 8; ++i) state[i] += s[i];
+  const std::array<std::uint32_t, 8> added = {a, b, c, d, e, f, g, h};
+  for (std::size_t i = 0; i < 8; ++i) state[i] += added[i];
 }
 
 }  // namespace
 
-Digest sha256(std::string_view bytes) {
-  std::array<std::uint32_t, 8> state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                                        0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+Sha256& Sha256::update(std::string_view bytes) {
   const auto* data = reinterpret_cast<const std::uint8_t*>(bytes.data());
   std::size_t left = bytes.size();
-  for (; left >= 64; data += 64, left -= 64) compress(state, data);
+  const std::size_t held = bytes_ % 64;
+  bytes_ += left;
+  if (held > 0) {
+    const std::size_t taken = std::min(left, 64 - held);
+    std::copy_n(data, taken, block_.data() + held);
+    if (held + taken < 64) return *this;
+    compress(state_, block_.data());
+    data += taken;
+    left -= taken;
+  }
+  for (; left >= 64; data += 64, left -= 64) compress(state_, data);
+  std::copy_n(data, left, block_.data());
+  return *this;
+}
 
+Sha256& Sha256::part(std::string_view bytes) {
+  return update(std::to_string(bytes.size()) + ":").update(bytes);
+}
+
+Digest Sha256::finish() const {
+  const std::size_t held = bytes_ % 64;
   std::array<std::uint8_t, 128> tail{};  // the rest, a 1 bit, zeros, and the length in bits
-  for (std::size_t i = 0; i < left; ++i) tail[i] = data[i];
-  tail[left] = 0x80;
-  const std::size_t size = left < 56 ? 64 : 128;
-  const std::uint64_t bits = std::uint64_t{bytes.size()} * 8;
+  std::copy_n(block_.data(), held, tail.data());
+  tail[held] = 0x80;
+  const std::size_t size = held < 56 ? 64 : 128;
   for (std::size_t i = 0; i < 8; ++i)
-    tail[size - 1 - i] = static_cast<std::uint8_t>(bits >> (8 * i));
+    tail[size - 1 - i] = static_cast<std::uint8_t>(bytes_ * 8 >> (8 * i));
+  std::array<std::uint32_t, 8> state = state_;
   for (std::size_t at = 0; at < size; at += 64) compress(state, tail.data() + at);
-
   Digest digest;
   for (std::size_t i = 0; i < 32; ++i)
     digest[i] = static_cast<std::uint8_t>(state[i / 4] >> (24 - 8 * (i % 4)));
   return digest;
 }
+
+Digest sha256(std::string_view bytes) { return Sha256().update(bytes).finish(); }
 
 std::string to_hex(const Digest& digest) {
   constexpr const char* kDigits = "0123456789abcdef";
@@ -71,12 +104,9 @@ std::string to_hex(const Digest& digest) {
 }
 
 Digest sha256_of(std::initializer_list<std::string_view> parts) {
-  std::string bytes;
-  for (const std::string_view part : parts) {
-    bytes += std::to_string(part.size()) + ":";
-    bytes += part;
-  }
-  return sha256(bytes);
+  Sha256 hash;
+  for (const std::string_view part : parts) hash.part(part);
+  return hash.finish();
 }
 
 }  // namespace flashwright

@@ -20,10 +20,12 @@ Built emit_candidate(const Family& family, const Problem& problem, const Schedul
   out.source = family.emit(problem, schedule);
   const Target& target = out.source.target;
   const Binary::Kind kind = backend.binary_kind(target);
-  out.base = artifact_key(out.source.text, target, kind, "", "");
-  out.key = backend.compiler_missing().empty()
-                ? artifact_key(out.source.text, target, kind, "", backend.toolchain(target))
-                : out.base;
+  // Without a compiler here the binary of any one will do: the key is the base.
+  const std::string toolchain =
+      backend.compiler_missing().empty() ? backend.toolchain(target) : std::string();
+  const ArtifactKeys keys = artifact_keys(out.source.text, target, kind, "", toolchain);
+  out.base = keys.base;
+  out.key = keys.key;
   return out;
 }
 

@@ -386,6 +386,7 @@ std::string Builder::print() {
   State& s = *state_;
   std::string text;
   llvm::raw_string_ostream out(text);
+  out.SetBufferSize(1 << 16);  // else the printer pays for every word
   if (llvm::verifyModule(s.module, &out))
     throw Error(Status::internal, "the CPU family built a malformed module", out.str());
   s.module.setTargetTriple(s.target.triple);

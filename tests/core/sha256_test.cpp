@@ -47,3 +47,17 @@ TEST_CASE("lists of texts that join to the same bytes have different digests") {
   CHECK(sha256_of({"1:a", "b"}) != sha256_of({"1:a1:b"}));
   CHECK(sha256_of({"ab", "c"}) == sha256_of({"ab", "c"}));
 }
+
+TEST_CASE("a text in pieces, and texts with a common beginning") {
+  const std::string text(300, 'x');
+  const std::vector<std::size_t> cuts = {0, 1, 55, 63, 64, 65, 128, 200, 300};
+  for (const std::size_t first : cuts)
+    for (const std::size_t second : cuts) {
+      if (second < first) continue;
+      Sha256 common;
+      common.update(text.substr(0, first)).update(text.substr(first, second - first));
+      CHECK(Sha256(common).update(text.substr(second)).finish() == sha256(text));
+      CHECK(Sha256(common).update("y").finish() == sha256(text.substr(0, second) + "y"));
+    }
+  CHECK(Sha256().part("ab").part("").finish() == sha256_of({"ab", ""}));
+}
