@@ -1,6 +1,7 @@
 #include "runtime/cpu/cpu_backend.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -68,11 +69,20 @@ class CpuModule : public Module {
 struct TaskContext {
   const CpuModule::Step* step;
   const void* params;
+  std::atomic<bool> lacks_memory = false;
 };
 
+// An exception must not leave a task: it runs on threads of the pool, or of the host.
 void run_task(void* context, std::int64_t task, int) {
-  const auto& what = *static_cast<const TaskContext*>(context);
-  what.step->entry(what.params, task, thread_scratch(what.step->scratch_bytes));
+  auto& what = *static_cast<TaskContext*>(context);
+  void* scratch = nullptr;
+  try {
+    scratch = thread_scratch(what.step->scratch_bytes);
+  } catch (const Error&) {
+    what.lacks_memory = true;
+    return;
+  }
+  what.step->entry(what.params, task, scratch);
 }
 
 class CpuBackend : public Backend {
@@ -131,6 +141,10 @@ class CpuBackend : public Backend {
     for (const StepLaunch& step : steps) {
       TaskContext context{&loaded.step(step.entry), params};
       threads.parallel(threads.self, step.grid, run_task, &context);
+      if (context.lacks_memory)
+        throw Error(Status::device_error, "memory: the " +
+                                              std::to_string(context.step->scratch_bytes) +
+                                              " bytes that a thread works in are not available");
     }
   }
 

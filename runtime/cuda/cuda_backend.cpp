@@ -93,6 +93,21 @@ void CudaModule::prepare(int device_index) const {
   prepared_.fetch_or(bit, std::memory_order_release);
 }
 
+// While it lives, this thread may load code although a stream of its own is being captured into a graph.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const Driver& driver) : driver_(driver) { exchange(); }
+  ~RelaxedCapture() { exchange(); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  void exchange() { driver_.ThreadExchangeStreamCaptureMode(&mode_); }
+
+  const Driver& driver_;
+  int mode_ = cuda::kCaptureModeRelaxed;
+};
+
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const Driver* driver, std::string missing)
@@ -192,14 +207,11 @@ std::unique_ptr<Module> CudaBackend::load(const Binary& binary, const LaunchPlan
                                           int device_index) {
   const Driver& d = usable();
   const DeviceScope scope(d, device_index, primary(device_index));
-  // Loading is allowed while this thread captures a stream of its own into a graph.
-  int mode = cuda::kCaptureModeRelaxed;
-  d.ThreadExchangeStreamCaptureMode(&mode);
+  const RelaxedCapture relaxed(d);
   cuda::Library library = nullptr;
-  const cuda::Result result =
-      d.LibraryLoadData(&library, binary.bytes.data(), nullptr, nullptr, 0, nullptr, nullptr, 0);
-  d.ThreadExchangeStreamCaptureMode(&mode);
-  check(d, result, "cuLibraryLoadData");
+  check(d,
+        d.LibraryLoadData(&library, binary.bytes.data(), nullptr, nullptr, 0, nullptr, nullptr, 0),
+        "cuLibraryLoadData");
   auto module = std::make_unique<CudaModule>(d, library);
   for (const LaunchStep& step : plan.steps) {
     CudaModule::Entry entry;

@@ -1,16 +1,21 @@
 // Threads: results do not depend on how many there are or whose they are.
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <fstream>
+#include <limits>
 #include <thread>
 
 #include "core/error.hpp"
+#include "generator/cpu/family_cpu.hpp"
 #include "runtime/cpu/cpu_backend.hpp"
 #include "runtime/cpu/host.hpp"
 #include "runtime/cpu/thread_pool.hpp"
 #include "tests/cpu/runner.hpp"
+#include "tests/support/testing.hpp"
 
 using namespace flashwright;
 using namespace flashwright::testing;
@@ -176,4 +181,33 @@ TEST_CASE("multiply-add rate") {
   const double one = cpu::measure_fma_peak(1, 20);
   CHECK(one > 1);
   CHECK_THROWS_AS(cpu::measure_fma_peak(0, 1), Error);
+}
+
+TEST_CASE("a launch that finds no memory for its threads says so, and the next one runs") {
+#if defined(__SANITIZE_ADDRESS__)
+  return skip("no memory for threads", "AddressSanitizer ends a process that gets no memory");
+#endif
+  HostProblem host(causal_config(), kShape, Layout::rows_of_heads, 3);
+  const std::vector<unsigned char> before = outputs_of(host);
+  const Problem problem = problem_for(host.config);
+  const Source source =
+      cpu_family().emit(problem, cpu_family().default_schedule(problem, device_here(), kShape));
+  LaunchPlan plan = source.plan;
+  plan.steps.front().smem_bytes = std::numeric_limits<int>::max();
+  Backend& backend = cpu::cpu_backend();
+  const auto module = backend.load(backend.compile(source), plan, 0);
+
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  rlimit old{}, tight{};
+  REQUIRE(getrlimit(RLIMIT_AS, &old) == 0);
+  tight = {pages * 4096 + (std::size_t{1} << 29), old.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_AS, &tight) == 0);
+  const StepLaunch step{0, 64};
+  const Error error =
+      error_of([&] { backend.launch(*module, std::span(&step, 1), nullptr, 0, nullptr); });
+  setrlimit(RLIMIT_AS, &old);
+  CHECK(error.status == Status::device_error);
+  CHECK(contains(error.message, "2147483647 bytes that a thread works in"));
+  CHECK(outputs_of(host) == before);
 }
