@@ -19,9 +19,11 @@ namespace {
 constexpr std::int64_t kVerifiedRows = 16;
 constexpr int kMinBlocks = 5;
 
-// Launches once into poisoned outputs and compares; throws when the result is wrong.
-void check_result(const BenchEntry& entry, Runner& runner, Workload& workload,
-                  const Verifier& verifier, Backend& backend, int device_index) {
+// Launches once into poisoned outputs and compares; throws when the result is wrong. Each entry is judged as the
+// problem that it is: unfused passes store scores of 16 bits.
+void check_result(const Config& config, const BenchEntry& entry, Runner& runner, Workload& workload,
+                  Backend& backend, int device_index) {
+  const Verifier verifier(config, entry.problem, workload, kVerifiedRows);
   workload.poison_outputs();
   runner.launch();
   backend.synchronize(device_index, nullptr);
@@ -61,7 +63,6 @@ double visible_pairs(const Config& config, const Shape& shape, const Arguments& 
 BenchReport bench(const Config& config, const Shape& shape, std::vector<BenchEntry> entries,
                   Backend& backend, int device_index, double seconds) {
   Workload workload(entries.front().problem, shape, backend, device_index, 1);
-  const Verifier verifier(config, entries.front().problem, workload, kVerifiedRows);
   std::vector<std::unique_ptr<Runner>> owned;
   std::vector<Runner*> runners;
   for (const BenchEntry& entry : entries) {
@@ -70,7 +71,7 @@ BenchReport bench(const Config& config, const Shape& shape, std::vector<BenchEnt
     owned.push_back(std::make_unique<Runner>(config, entry.problem, workload, backend, device_index,
                                              entry.built.binary, entry.built.source.plan));
     runners.push_back(owned.back().get());
-    check_result(entry, *runners.back(), workload, verifier, backend, device_index);
+    check_result(config, entry, *runners.back(), workload, backend, device_index);
   }
   std::mt19937_64 random(1);
   std::vector<std::vector<double>> times(entries.size()), first(entries.size());

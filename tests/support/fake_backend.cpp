@@ -222,8 +222,12 @@ void FakeBackend::launch(const Module& module, std::span<const StepLaunch>, cons
   if (outputs.empty()) outputs = outputs_of(tiny, m.dtype);
   const auto bytes = static_cast<std::size_t>(elements * info(m.dtype).bytes);
   std::memcpy(reader.pointer(Param::o), outputs.data(), bytes);
-  if (reader.pointer(Param::lse) != nullptr)
+  if (reader.pointer(Param::lse) != nullptr) {
     std::memcpy(reader.pointer(Param::lse), outputs.data() + bytes, outputs.size() - bytes);
+    auto* const lse = reinterpret_cast<float*>(reader.pointer(Param::lse));
+    for (std::size_t i = 0; i < (outputs.size() - bytes) / sizeof(float); ++i)
+      lse[i] += m.outcome.lse_error;
+  }
   if (!m.outcome.right) std::memset(reader.pointer(Param::o), 0x3f, bytes);
 }
 

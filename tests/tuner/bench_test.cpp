@@ -55,6 +55,24 @@ TEST_CASE("a wrong result is no benchmark") {
   CHECK(rig.backend.memory_blocks == 0);
 }
 
+TEST_CASE("a kernel is judged as the problem that it is: unfused passes store scores of 16 bits") {
+  Landscape landscape = usual_landscape();
+  landscape[schedule_names()[2]].lse_error = 1e-3f;  // within half of a score's last place
+  Rig rig(landscape);
+  rig.config.dtype = DType::bf16;
+  rig.problem = normalise(rig.config, rig.problem.target);
+  const BenchEntry tiled = entry(rig, "tiled", schedule_names()[1]);
+  const BenchEntry off = entry(rig, "off", schedule_names()[2]);
+  rig.problem.algorithm = Algorithm::unfused;
+  const BenchEntry unfused = entry(rig, "unfused", schedule_names()[2]);
+  CHECK(bench(rig.config, rig.shape, {tiled, unfused}, rig.backend, 0, 0).rows.size() == 2);
+  const Error error = error_of([&] {
+    bench(rig.config, rig.shape, {tiled, off}, rig.backend, 0, 0);
+  });
+  CHECK(contains(error.message, "bench: off"));
+  CHECK(contains(error.message, "LSE off"));
+}
+
 TEST_CASE("a kernel that was not built is no benchmark") {
   Landscape landscape = usual_landscape();
   landscape[schedule_names()[2]].compiles = false;
