@@ -62,7 +62,8 @@ unset "${!FLASHWRIGHT_@}"
 code=0
 ctest --test-dir "$build" --output-on-failure --no-tests=error -j "$(nproc)" "${select[@]}" || code=$?
 
-mapfile -t found < <(sed -n 's/^\(.*[^a-z]\)\{0,1\}skipped: //p' "$build/Testing/Temporary/LastTest.log" | sort -u)
+mapfile -t found < <(sed -n 's/^[^a-z]*skipped: //p; s/.*MESSAGE: \([0-9]* goldens skipped: \)/\1/p' \
+  "$build/Testing/Temporary/LastTest.log" | sort -u)
 skipped+=("${found[@]}")
 echo
 echo "skipped: ${#skipped[@]}"
