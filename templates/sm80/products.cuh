@@ -69,8 +69,9 @@ __device__ __forceinline__ void multiply_weights_values(
 #pragma unroll
       for (int step = begin; step < begin + kPartSteps && step < kKeySteps; ++step) {
         u32 b[4];
-        load_values<kHeadDimV>(
-            b, values + step * kMmaK * row_bytes(kHeadDimV) + n * 8 * kElementBytes);
+        load_values<kHeadDimV>(b,
+                               values + step * kMmaK * row_bytes(kHeadDimV) + n * 8 * kElementBytes,
+                               n + 1 < kDimTiles);
 #pragma unroll
         for (int m = 0; m < kRowTiles; ++m) {
           multiply_add(parts[m][0], weights[m][step], b[0], b[1]);

@@ -325,13 +325,14 @@ __device__ __forceinline__ u32 value_address(u32 tile) {
 }
 
 // Values of one K-step (eight keys) by 16 dims: b[0..1] for the first eight dims, b[2..3] for the
-// others. Slot t of the tensor core is key 2t and slot t + 4 is key 2t + 1, as the scores lie in
-// their registers.
+// others, where there are any. Slot t of the tensor core is key 2t and slot t + 4 is key 2t + 1, as
+// the scores lie in their registers.
 template <int kColumns>
-__device__ __forceinline__ void load_values(u32 (&b)[4], u32 address) {
+__device__ __forceinline__ void load_values(u32 (&b)[4], u32 address, bool others) {
 #pragma unroll
   for (int i = 0; i < 4; ++i)
-    b[i] = float_bits(load_shared_float(address + i % 2 * row_bytes(kColumns) + i / 2 * 32));
+    if (i < 2 || others)
+      b[i] = float_bits(load_shared_float(address + i % 2 * row_bytes(kColumns) + i / 2 * 32));
 }
 
 // Weights of 16 rows by one K-step from a tile of kTileKv columns in shared memory, keys in the
@@ -470,8 +471,9 @@ __device__ __forceinline__ void multiply_weights_values(
 #pragma unroll
       for (int step = begin; step < begin + kPartSteps && step < kKeySteps; ++step) {
         u32 b[4];
-        load_values<kHeadDimV>(
-            b, values + step * kMmaK * row_bytes(kHeadDimV) + n * 8 * kElementBytes);
+        load_values<kHeadDimV>(b,
+                               values + step * kMmaK * row_bytes(kHeadDimV) + n * 8 * kElementBytes,
+                               n + 1 < kDimTiles);
 #pragma unroll
         for (int m = 0; m < kRowTiles; ++m) {
           multiply_add(parts[m][0], weights[m][step], b[0], b[1]);
