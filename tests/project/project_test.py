@@ -16,7 +16,8 @@ MAY_INCLUDE = {
     "cache": {"core"},
     "tuner": {"core", "generator", "runtime", "cache"},
     "api": {"core", "generator", "runtime", "cache", "tuner"},
-    "cli": set(),
+    "emulator": {"core"},
+    "cli": {"emulator"},
     "examples": set(),
     "bench": set(),
 }

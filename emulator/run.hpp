@@ -1,0 +1,37 @@
+// A launch of a translated kernel: every block of every step, and what was found.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/arguments.hpp"
+#include "emulator/finding.hpp"
+#include "emulator/global_memory.hpp"
+#include "emulator/host_unit.hpp"
+#include "emulator/machine.hpp"
+
+namespace flashwright::emulator {
+
+struct RunOptions {
+  Mode mode = Mode::early;
+  bool races = false;
+  std::uint64_t seed = 0;
+  std::int64_t max_steps = 200'000'000;  // wrapper calls of one block
+  int threads = 1;                       // of the host; each takes blocks in turn
+};
+
+struct RunReport {
+  std::vector<Finding> findings;
+  std::int64_t blocks = 0, steps = 0;
+  std::int64_t bank_conflicts = 0;           // extra passes of all loads of matrices
+  std::vector<std::string> conflict_places;  // "load_matrices in f, line 7: 12 extra passes"
+  double run_ms = 0;
+};
+
+// Registers what `arguments` name, in host memory, and runs the plan of the emitted file.
+// `workspace_bytes` of uninitialised memory are handed to the kernel. Throws Error(unsupported) for a
+// kernel beyond the limits of a block.
+RunReport run(const HostUnit& unit, const Config& config, const Problem& problem,
+              const Arguments& arguments, std::size_t workspace_bytes, const RunOptions& options);
+
+}  // namespace flashwright::emulator

@@ -1,0 +1,50 @@
+// The words of CUDA C++ as host C++, and what the stand-ins of the wrappers use.
+#pragma once
+
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __grid_constant__
+#define __launch_bounds__(...)
+
+static const FwEmulator* fw_emulator;
+
+#define FW_SITE(wrapper) (static_cast<unsigned>(line) | (wrapper##u << 20))
+
+static inline unsigned fw_bits(float value) {
+  unsigned bits;
+  __builtin_memcpy(&bits, &value, 4);
+  return bits;
+}
+
+static inline float fw_float(unsigned bits) {
+  float value;
+  __builtin_memcpy(&value, &bits, 4);
+  return value;
+}
+
+// Rounded to nearest even; every NaN becomes the one that the instruction gives.
+static inline unsigned short fw_bfloat(float value) {
+  const unsigned bits = fw_bits(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0x7fff;
+  return static_cast<unsigned short>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
+
+// Rounded to 11 bits of significand, halves away from zero.
+static inline unsigned fw_tf32(float value) {
+  const unsigned bits = fw_bits(value);
+  if ((bits & 0x7f800000u) == 0x7f800000u) return bits;
+  return (bits + 0x1000u) & ~0x1fffu;
+}
+
+static inline unsigned fw_pick_bytes(unsigned a, unsigned b, unsigned selector) {
+  const unsigned long long pair = static_cast<unsigned long long>(b) << 32 | a;
+  unsigned out = 0;
+  for (int i = 0; i < 4; ++i) {
+    const unsigned choice = selector >> 4 * i & 15u;
+    unsigned byte = static_cast<unsigned>(pair >> (choice & 7u) * 8) & 0xffu;
+    if (choice & 8u) byte = byte & 0x80u ? 0xffu : 0u;
+    out |= byte << 8 * i;
+  }
+  return out;
+}

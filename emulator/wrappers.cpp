@@ -1,0 +1,184 @@
+// The functions behind the stand-ins of wrapper_table.cpp.
+#include <algorithm>
+#include <cmath>
+
+#include "core/dtype.hpp"
+#include "emulator/machine.hpp"
+
+namespace flashwright::emulator {
+namespace {
+
+Machine& here() { return Machine::current(); }
+
+struct ShuffleOperands {
+  std::uint32_t value;
+  int lane;  // whose value is wanted
+  std::uint32_t result;
+};
+
+void shuffle_all(Machine&, const Machine::Operands& lanes) {
+  for (void* const lane : lanes) {
+    auto& mine = *static_cast<ShuffleOperands*>(lane);
+    mine.result =
+        static_cast<const ShuffleOperands*>(lanes[static_cast<std::size_t>(mine.lane & 31)])->value;
+  }
+}
+
+unsigned shuffle(unsigned bits, int lane, unsigned site) {
+  ShuffleOperands operands{bits, lane, 0};
+  here().meet(site, &operands, &shuffle_all);
+  return operands.result;
+}
+
+unsigned shuffle_xor(unsigned bits, int lane_bits, unsigned site) {
+  return shuffle(bits, here().thread() % 32 ^ lane_bits, site);
+}
+
+void vote_all(Machine&, const Machine::Operands& lanes) {
+  const bool any = std::any_of(lanes.begin(), lanes.end(), [](const void* lane) {
+    return *static_cast<const int*>(lane) != 0;
+  });
+  for (void* const lane : lanes) *static_cast<int*>(lane) = any ? 1 : 0;
+}
+
+int any_lane(int condition, unsigned site) {
+  here().meet(site, &condition, &vote_all);
+  return condition;
+}
+
+void synchronize_block(unsigned site) { here().synchronize_block(site); }
+
+void synchronize_warp(unsigned site) {
+  here().meet(site, nullptr,
+              [](Machine& machine, const Machine::Operands&) { machine.join_warp(); });
+}
+
+void load_shared(void* value, unsigned address, int bytes, unsigned site) {
+  here().count_step(site);
+  here().load_shared(value, address, bytes, site, here().thread());
+  here().maybe_yield();
+}
+
+void store_shared(unsigned address, const void* value, int bytes, unsigned site) {
+  here().count_step(site);
+  here().store_shared(address, value, bytes, site);
+  here().maybe_yield();
+}
+
+void load_global(void* value, const void* address, int bytes, unsigned site) {
+  here().count_step(site);
+  here().load_global(value, address, bytes, site);
+}
+
+void store_global(void* address, const void* value, int bytes, unsigned site) {
+  here().count_step(site);
+  here().store_global(address, value, bytes, site);
+}
+
+void copy_async(unsigned shared, const void* global, int valid, unsigned site) {
+  here().count_step(site);
+  here().copy_async(shared, global, valid != 0, site);
+  here().maybe_yield();
+}
+
+struct MatrixOperands {
+  std::uint32_t* words;
+  unsigned address;
+  unsigned site;
+  bool transposed;
+};
+
+// Passes over the banks beyond the first for eight rows of 16 bytes.
+int extra_passes(const std::array<unsigned, 8>& addresses) {
+  int most = 1;
+  for (std::size_t i = 0; i < 8; ++i) {
+    int same = 0;
+    for (std::size_t j = 0; j < 8; ++j) {
+      const bool counted =
+          std::find(addresses.begin(), addresses.begin() + static_cast<std::ptrdiff_t>(j),
+                    addresses[j]) != addresses.begin() + static_cast<std::ptrdiff_t>(j);
+      if (!counted && addresses[j] / 16 % 8 == addresses[i] / 16 % 8) ++same;
+    }
+    most = std::max(most, same);
+  }
+  return most - 1;
+}
+
+void load_matrices_all(Machine& machine, const Machine::Operands& lanes) {
+  Matrices matrices{};
+  const int first = machine.thread() / 32 * 32;
+  const auto operands = [&](std::size_t lane) {
+    return static_cast<const MatrixOperands*>(lanes[lane]);
+  };
+  int passes = 0;
+  for (std::size_t i = 0; i < 4; ++i) {
+    std::array<unsigned, 8> addresses;
+    for (std::size_t row = 0; row < 8; ++row) {
+      const std::size_t lane = 8 * i + row;
+      addresses[row] = operands(lane)->address;
+      machine.load_shared(matrices[i][row].data(), addresses[row], 16, operands(lane)->site,
+                          first + static_cast<int>(lane));
+    }
+    passes += extra_passes(addresses);
+  }
+  if (passes > 0) machine.add_conflicts(operands(0)->site, passes);
+  for (std::size_t lane = 0; lane < 32; ++lane)
+    for (int i = 0; i < 4; ++i)
+      operands(lane)->words[i] =
+          matrix_word(matrices, i, static_cast<int>(lane), operands(lane)->transposed);
+}
+
+void load_matrices(unsigned* words, unsigned address, int transposed, unsigned site) {
+  MatrixOperands operands{words, address, site, transposed != 0};
+  here().meet(site, &operands, &load_matrices_all);
+}
+
+template <void (*kMultiply)(const WarpMultiply&)>
+void multiply(float* d, const unsigned* a, const unsigned* b, unsigned site) {
+  MultiplyOperands operands{d, a, b};
+  here().meet(site, &operands, [](Machine&, const Machine::Operands& lanes) {
+    WarpMultiply all;
+    for (std::size_t i = 0; i < 32; ++i) all[i] = static_cast<const MultiplyOperands*>(lanes[i]);
+    kMultiply(all);
+  });
+}
+
+// Results below the normal numbers become 0, as ftz says.
+float exp2_flushed(float x) {
+  const float value = std::exp2(x);
+  return value < 0x1p-126f ? 0.0f : value;
+}
+
+constexpr FwEmulator kInterface = {
+    1,
+    [] { return here().thread(); },
+    [] { return static_cast<long long>(here().block()); },
+    [] { return here().shared_begin(); },
+    &synchronize_block,
+    &synchronize_warp,
+    &shuffle_xor,
+    &shuffle,
+    &any_lane,
+    &load_shared,
+    &store_shared,
+    &load_global,
+    &store_global,
+    &copy_async,
+    [](unsigned site) { here().commit_copies(site); },
+    [](int pending, unsigned site) { here().wait_copies(pending, site); },
+    &load_matrices,
+    &multiply<multiply_bf16>,
+    &multiply<multiply_fp16>,
+    &multiply<multiply_tf32>,
+    [](float a, float b, float c) { return std::fma(a, b, c); },
+    &exp2_flushed,
+    [](float x) { return std::log2(x); },
+    [](float value) { return static_cast<unsigned short>(float_to_half(value)); },
+    [](unsigned short bits) { return half_to_float(bits); },
+};
+
+}  // namespace
+
+const FwEmulator& interface() { return kInterface; }
+
+}  // namespace flashwright::emulator
