@@ -29,7 +29,7 @@ struct TuneOptions {
 struct TuneReport {
   Slot slot;
   std::optional<Decision> decision;
-  std::vector<Trial> trials;  // of this session
+  std::vector<Trial> trials;  // of this search
   int legal = 0, considered = 0;
   std::map<std::string, int> rejected;
   bool interrupted = false;

@@ -15,32 +15,8 @@ namespace {
 
 ParamLayout forward_params(const Problem& problem) {
   const MaskInfo& mask = info(problem.mask);
-  ParamLayout layout;
   using enum Param;
-  for (const Param param : {q,
-                            k,
-                            v,
-                            o,
-                            lse,
-                            q_batch_stride,
-                            q_row_stride,
-                            q_head_stride,
-                            k_batch_stride,
-                            k_row_stride,
-                            k_head_stride,
-                            v_batch_stride,
-                            v_row_stride,
-                            v_head_stride,
-                            o_batch_stride,
-                            o_row_stride,
-                            o_head_stride,
-                            lse_batch_stride,
-                            lse_head_stride,
-                            group,
-                            seq_q,
-                            seq_kv,
-                            scale_log2})
-    layout.add(param);
+  ParamLayout layout = common_params();
   if (!mask.lists) layout.add(heads_kv);
   if (mask.lists || problem.dropout) layout.add(heads_q);
   if (!mask.lists && problem.mask != Mask::Kind::none) layout.add(q_position);

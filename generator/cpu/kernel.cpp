@@ -75,4 +75,18 @@ V Kernel::row_of(Param base, Param strides, V batch, V row, V head) {
   return ir.element(param(base), storage(problem.dtype), offset);
 }
 
+ParamLayout common_params() {
+  using enum Param;
+  ParamLayout layout;
+  // clang-format off
+  for (const Param param : {
+           q, k, v, o, lse,
+           q_batch_stride, q_row_stride, q_head_stride, k_batch_stride, k_row_stride, k_head_stride,
+           v_batch_stride, v_row_stride, v_head_stride, o_batch_stride, o_row_stride, o_head_stride,
+           lse_batch_stride, lse_head_stride, group, seq_q, seq_kv, scale_log2})
+    layout.add(param);
+  // clang-format on
+  return layout;
+}
+
 }  // namespace flashwright

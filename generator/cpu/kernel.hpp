@@ -105,4 +105,7 @@ void mask_tile(Kernel& k, ir::V scores, ir::V first_key, ir::V count, ir::V padd
 void mask_tile_by_bits(Kernel& k, ir::V scores, ir::V tested, ir::V bits, ir::V words_per_row,
                        ir::V row_count, ir::V count, ir::V padded);
 
+// What kernels of every algorithm are told: tensors, their strides, lengths, group and scale.
+ParamLayout common_params();
+
 }  // namespace flashwright

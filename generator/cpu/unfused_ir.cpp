@@ -15,33 +15,9 @@ using namespace ir;
 namespace {
 
 ParamLayout unfused_params(const Problem& problem) {
-  ParamLayout layout;
   using enum Param;
-  for (const Param param : {q,
-                            k,
-                            v,
-                            o,
-                            lse,
-                            q_batch_stride,
-                            q_row_stride,
-                            q_head_stride,
-                            k_batch_stride,
-                            k_row_stride,
-                            k_head_stride,
-                            v_batch_stride,
-                            v_row_stride,
-                            v_head_stride,
-                            o_batch_stride,
-                            o_row_stride,
-                            o_head_stride,
-                            lse_batch_stride,
-                            lse_head_stride,
-                            group,
-                            heads_kv,
-                            seq_q,
-                            seq_kv,
-                            scale_log2})
-    layout.add(param);
+  ParamLayout layout = common_params();
+  layout.add(heads_kv);
   if (problem.mask != Mask::Kind::none) layout.add(q_position);
   for (const std::string& name : info(problem.mask).parameters) layout.add(param_named(name));
   layout.add(workspace);
