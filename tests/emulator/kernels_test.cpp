@@ -34,9 +34,9 @@ void run_everywhere(const NamedKernel& kernel, std::mt19937_64& random, Times& t
   const auto host = problem_for(kernel.problem, shape, layout, random());
   CAPTURE(kernel.name);
   CAPTURE(to_string(shape));
-  CAPTURE(to_string(layout));
+  CAPTURE(std::string(to_string(layout)));
   for (const emulator::Mode mode : kModes) {
-    CAPTURE(emulator::to_string(mode));
+    CAPTURE(std::string(emulator::to_string(mode)));
     host->poison_outputs();
     const emulator::RunReport report =
         run(*unit, host->config, kernel.problem, host->arguments, workspace_bytes(source, *host),
