@@ -72,7 +72,7 @@ void ConfigFlags::add_to(CLI::App& command) {
   option("--head-dim-v", "N", head_dim_v, "of values and outputs (default: that of queries)");
   option("--mask", "MASK", mask, "none, causal, window:LEFT,RIGHT (-1: open), blocks[:FILE]");
   option("--dropout", "P", dropout, "probability of dropping a weight, from 0 to below 1");
-  option("--seed", "N", seed, "of the dropout bits (default 0); only `run` uses it");
+  option("--seed", "N", seed, "of the dropout bits (default 0); only `run` and `check` use it");
   option("--softmax-scale", "X", softmax_scale,
          "factor on the scores (default 1 / sqrt(head_dim))");
   option("--target", "NAME", target,

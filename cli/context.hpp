@@ -59,5 +59,6 @@ void add_bench(CLI::App& app, Context& context);
 void add_supports(CLI::App& app, Context& context);
 void add_explain(CLI::App& app, Context& context);
 void add_cache(CLI::App& app, Context& context);
+void add_check(CLI::App& app, Context& context);  // where the emulator is built
 
 }  // namespace cli

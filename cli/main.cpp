@@ -56,6 +56,9 @@ void build(CLI::App& app, Context& context) {
   add_supports(app, context);
   add_explain(app, context);
   add_cache(app, context);
+#ifdef FLASHWRIGHT_EMULATOR
+  add_check(app, context);
+#endif
 }
 
 Exit run(int count, char** arguments) {

@@ -54,6 +54,35 @@ class Doctor(CliTest):
         self.assertIn("h200", report["known_devices"])
 
 
+class Check(CliTest):
+    SMALL = ["--batch", "1", "--heads", "1", "--seq-q", "70", "--seq-kv", "100"]
+
+    def setUp(self):
+        super().setUp()
+        if not re.search(r"^ +check ", self.ok("--help").out, re.M):
+            self.skipTest("the emulator is not built")
+
+    def test_a_good_kernel_passes(self):
+        report = self.ok("check", *SM80, *self.SMALL, "--race", "--json").json()
+        self.assertTrue(report["passed"])
+        self.assertEqual([mode["mode"] for mode in report["modes"]], ["early", "late", "random", "skew"])
+        for mode in report["modes"]:
+            self.assertEqual(mode["findings"], [])
+            self.assertLess(mode["error"], mode["tolerance"])
+            self.assertEqual(mode["bank_conflicts"], 0)
+        self.assertIn("skew", self.ok("check", *SM80, *self.SMALL, "--mode", "skew").out)
+
+    def test_a_step_budget_ends_a_run(self):
+        done = self.run_cli("check", *SM80, *self.SMALL, "--mode", "late", "--max-steps", "1000")
+        self.assertEqual(done.code, 9)
+        self.assertIn("step-budget", done.out)
+
+    def test_bad_input(self):
+        self.fails(2, ["--mode", "fast"], "check", *SM80, "--mode", "fast")
+        self.fails(2, ["--target"], "check", "--head-dim", "64")
+        self.fails(2, ["--max-steps"], "check", *SM80, "--max-steps", "0")
+
+
 class Supports(CliTest):
     def test_yes(self):
         self.assertEqual(self.ok("supports", *SM80).out, "yes\n")
