@@ -93,17 +93,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   commit_copies();
   wait_copies<0>();
   synchronize_block();
-  u32 query_fragments[kRowTiles][kDimSteps][4];
+  u32 warp_queries[kRowTiles][kDimSteps][4];
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
     for (int d = 0; d < kDimSteps; ++d)
-      load_matrices(query_fragments[m][d],
+      load_matrices(warp_queries[m][d],
                     query_address<kHeadDim>(queries, warp_row + m * 16) + d * 32);
   }
   synchronize_block();
 #else
-  const u32 query_rows = query_address<kHeadDim>(queries, warp_row);
+  const u32 warp_queries = query_address<kHeadDim>(queries, warp_row);
 #endif
   KeyTiles tiles;
   tiles.start(params, work);
@@ -141,9 +141,20 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     // The keys are there, and every warp is done with the last values: theirs may be overwritten.
     wait_copies<0>();
     synchronize_block();
-    const u32 tile_keys = keys, tile_values = values;
+    const u32 tile_values = values;  // the only stage
     load_values_tile(values, params, work, loads);
     commit_copies();
+
+    const bool visible = warp_keys.visible(tiles);
+    float scores[kRowTiles][kKeyTiles][4] = {};
+    if (visible) multiply_queries_keys(scores, warp_queries, key_address<kHeadDim>(keys));
+    // The values are there, and every warp is done with the keys: the next ones may overwrite them.
+    wait_copies<0>();
+    synchronize_block();
+    loads.advance(params);
+    if (!loads.done) load_keys(keys, params, work, loads);
+    commit_copies();
+    if (!visible) continue;
 #else
     // This tile is there, and every warp is done with the last one: its stage takes the next tile.
     wait_copies<kStages - 2>();
@@ -157,33 +168,18 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     }
     commit_copies();
     stage = stage + 1 == kStages ? 0 : stage + 1;
-#endif
 
-    const bool visible = warp_keys.visible(tiles);
-    u32 weights[kRowTiles][kKeySteps][4];
-    float rescale[kRowTiles][2];
+    if (!warp_keys.visible(tiles)) continue;
     float scores[kRowTiles][kKeyTiles][4] = {};
-    if (visible) {
-#if FW_Q_IN_REGISTERS
-      multiply_queries_keys(scores, query_fragments, key_address<kHeadDim>(tile_keys));
-#else
-      multiply_queries_keys(scores, query_rows, key_address<kHeadDim>(tile_keys));
+    multiply_queries_keys(scores, warp_queries, key_address<kHeadDim>(tile_keys));
 #endif
-    }
-#if FW_ONE_STAGE
-    // The values are there, and every warp is done with the keys: the next ones may overwrite them.
-    wait_copies<0>();
-    synchronize_block();
-    loads.advance(params);
-    if (!loads.done) load_keys(keys, params, work, loads);
-    commit_copies();
-#endif
-    if (!visible) continue;
     if (params.scale_log2 < 0.0f) negate(scores);
     if (warp_keys.needs_test(tiles))
       mask_scores(scores, params, work, tiles, work.row_begin + warp_row);
+    float rescale[kRowTiles][2];
     online_softmax(scores, rows, rescale, scale_log2);
     rescale_output(out, rescale);
+    u32 weights[kRowTiles][kKeySteps][4];
     pack_weights(weights, scores);
 #if FW_DROPOUT
     drop_weights(weights, dropout_key, dropout_head, params.drop_threshold,

@@ -693,7 +693,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
                                   work.head * params.q_head_stride +
                                   work.row_begin * params.q_row_stride,
                               params.q_row_stride, work.row_end - work.row_begin, params.aligned);
-  const u32 query_rows = query_address<kHeadDim>(queries, warp_row);
+  const u32 warp_queries = query_address<kHeadDim>(queries, warp_row);
   KeyTiles tiles;
   tiles.start(params, work);
   KeyTiles loads = tiles;  // runs ahead of the computation
@@ -712,17 +712,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     // The keys are there, and every warp is done with the last values: theirs may be overwritten.
     wait_copies<0>();
     synchronize_block();
-    const u32 tile_keys = keys, tile_values = values;
+    const u32 tile_values = values;  // the only stage
     load_values_tile(values, params, work, loads);
     commit_copies();
 
     const bool visible = warp_keys.visible(tiles);
-    u32 weights[kRowTiles][kKeySteps][4];
-    float rescale[kRowTiles][2];
     float scores[kRowTiles][kKeyTiles][4] = {};
-    if (visible) {
-      multiply_queries_keys(scores, query_rows, key_address<kHeadDim>(tile_keys));
-    }
+    if (visible) multiply_queries_keys(scores, warp_queries, key_address<kHeadDim>(keys));
     // The values are there, and every warp is done with the keys: the next ones may overwrite them.
     wait_copies<0>();
     synchronize_block();
@@ -733,8 +729,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     if (params.scale_log2 < 0.0f) negate(scores);
     if (warp_keys.needs_test(tiles))
       mask_scores(scores, params, work, tiles, work.row_begin + warp_row);
+    float rescale[kRowTiles][2];
     online_softmax(scores, rows, rescale, scale_log2);
     rescale_output(out, rescale);
+    u32 weights[kRowTiles][kKeySteps][4];
     pack_weights(weights, scores);
     multiply_weights_values(out, weights, value_address<kHeadDimV>(tile_values));
   }

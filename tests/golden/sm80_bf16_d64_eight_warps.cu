@@ -684,7 +684,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
                                   work.head * params.q_head_stride +
                                   work.row_begin * params.q_row_stride,
                               params.q_row_stride, work.row_end - work.row_begin, params.aligned);
-  const u32 query_rows = query_address<kHeadDim>(queries, warp_row);
+  const u32 warp_queries = query_address<kHeadDim>(queries, warp_row);
   KeyTiles tiles;
   tiles.start(params, work);
   KeyTiles loads = tiles;  // runs ahead of the computation
@@ -721,19 +721,16 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     commit_copies();
     stage = stage + 1 == kStages ? 0 : stage + 1;
 
-    const bool visible = warp_keys.visible(tiles);
-    u32 weights[kRowTiles][kKeySteps][4];
-    float rescale[kRowTiles][2];
+    if (!warp_keys.visible(tiles)) continue;
     float scores[kRowTiles][kKeyTiles][4] = {};
-    if (visible) {
-      multiply_queries_keys(scores, query_rows, key_address<kHeadDim>(tile_keys));
-    }
-    if (!visible) continue;
+    multiply_queries_keys(scores, warp_queries, key_address<kHeadDim>(tile_keys));
     if (params.scale_log2 < 0.0f) negate(scores);
     if (warp_keys.needs_test(tiles))
       mask_scores(scores, params, work, tiles, work.row_begin + warp_row);
+    float rescale[kRowTiles][2];
     online_softmax(scores, rows, rescale, scale_log2);
     rescale_output(out, rescale);
+    u32 weights[kRowTiles][kKeySteps][4];
     pack_weights(weights, scores);
     multiply_weights_values(out, weights, value_address<kHeadDimV>(tile_values));
   }

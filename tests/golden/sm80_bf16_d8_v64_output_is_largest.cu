@@ -683,12 +683,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   commit_copies();
   wait_copies<0>();
   synchronize_block();
-  u32 query_fragments[kRowTiles][kDimSteps][4];
+  u32 warp_queries[kRowTiles][kDimSteps][4];
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
     for (int d = 0; d < kDimSteps; ++d)
-      load_matrices(query_fragments[m][d],
+      load_matrices(warp_queries[m][d],
                     query_address<kHeadDim>(queries, warp_row + m * 16) + d * 32);
   }
   synchronize_block();
@@ -710,17 +710,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     // The keys are there, and every warp is done with the last values: theirs may be overwritten.
     wait_copies<0>();
     synchronize_block();
-    const u32 tile_keys = keys, tile_values = values;
+    const u32 tile_values = values;  // the only stage
     load_values_tile(values, params, work, loads);
     commit_copies();
 
     const bool visible = warp_keys.visible(tiles);
-    u32 weights[kRowTiles][kKeySteps][4];
-    float rescale[kRowTiles][2];
     float scores[kRowTiles][kKeyTiles][4] = {};
-    if (visible) {
-      multiply_queries_keys(scores, query_fragments, key_address<kHeadDim>(tile_keys));
-    }
+    if (visible) multiply_queries_keys(scores, warp_queries, key_address<kHeadDim>(keys));
     // The values are there, and every warp is done with the keys: the next ones may overwrite them.
     wait_copies<0>();
     synchronize_block();
@@ -731,8 +727,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     if (params.scale_log2 < 0.0f) negate(scores);
     if (warp_keys.needs_test(tiles))
       mask_scores(scores, params, work, tiles, work.row_begin + warp_row);
+    float rescale[kRowTiles][2];
     online_softmax(scores, rows, rescale, scale_log2);
     rescale_output(out, rescale);
+    u32 weights[kRowTiles][kKeySteps][4];
     pack_weights(weights, scores);
     multiply_weights_values(out, weights, value_address<kHeadDimV>(tile_values));
   }
