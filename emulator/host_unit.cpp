@@ -92,7 +92,7 @@ HostUnit::HostUnit(Translation translation)
   const int code =
       run_program({compiler_, "-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-nostdlib",
                    "-ffp-contract=off", "-fno-exceptions", "-fno-rtti", "-fno-stack-protector",
-                   "-fvisibility=hidden", "-o", library, source},
+                   "-fvisibility=hidden", "-fsanitize-coverage=trace-pc", "-o", library, source},
                   folder.file("log"));
   if (code != 0)
     throw Error(

@@ -35,6 +35,7 @@ Machine::~Machine() = default;
 void Machine::reset(std::int64_t block) {
   block_ = block;
   steps_ = 0;
+  ticks_ = 0;
   at_barrier_ = 0;
   stopped_ = false;
   random_.seed(options_.seed * 0x9E3779B97F4A7C15u + static_cast<std::uint64_t>(block));
@@ -138,6 +139,20 @@ void Machine::count_step(std::uint32_t site) {
                        options_.max_steps, waiting_text());
   });
   stop();
+}
+
+// A budget of code beside that of calls, wide enough that only a loop without calls meets it.
+void Machine::tick() {
+  constexpr std::int64_t kPiecesPerTick = 1 << 20, kPiecesPerCall = 64;
+  if (machine == nullptr) return;
+  Machine& self = *machine;
+  if (++self.ticks_ * kPiecesPerTick <= (self.options_.max_steps + kPiecesPerTick) * kPiecesPerCall)
+    return;
+  self.findings_.add(Kind::step_budget, 1, [&] {
+    return fmt::format("block {} runs in a loop without wrapper calls and was stopped in {}; {}",
+                       self.block_, self.who(self.thread_), self.waiting_text());
+  });
+  self.stop();
 }
 
 void Machine::synchronize_block(std::uint32_t site) {

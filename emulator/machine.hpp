@@ -49,6 +49,7 @@ class Machine {
 
   // What the wrappers call, in the fiber of the thread that calls.
   static Machine& current();
+  static void tick();
   int thread() const { return thread_; }
   std::int64_t block() const { return block_; }
   unsigned shared_begin() const { return kSharedBegin; }
@@ -132,7 +133,7 @@ class Machine {
   HostUnit::Entry entry_ = nullptr;
   const void* params_ = nullptr;
   Fiber scheduler_ = nullptr;
-  std::int64_t block_ = 0, steps_ = 0, all_steps_ = 0;
+  std::int64_t block_ = 0, steps_ = 0, all_steps_ = 0, ticks_ = 0;
   int thread_ = 0;
   int at_barrier_ = 0;
   std::uint32_t barrier_site_ = 0;

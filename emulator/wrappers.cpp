@@ -170,6 +170,7 @@ constexpr FwEmulator kInterface = {
     &multiply<multiply_bf16>,
     &multiply<multiply_fp16>,
     &multiply<multiply_tf32>,
+    &Machine::tick,
     [](float a, float b, float c) { return std::fma(a, b, c); },
     &exp2_flushed,
     [](float x) { return std::log2(x); },

@@ -34,6 +34,9 @@ struct FwEmulator {
   void (*multiply_fp16)(float* d, const unsigned* a, const unsigned* b, unsigned site);
   void (*multiply_tf32)(float* d, const unsigned* a, const unsigned* b, unsigned site);
 
+  // Called every 2^20 pieces of straight code, so that a loop without any wrapper ends too.
+  void (*tick)();
+
   // Arithmetic that needs a library.
   float (*fused_multiply_add)(float a, float b, float c);
   float (*exp2)(float x);
