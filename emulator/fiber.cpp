@@ -7,6 +7,10 @@
 
 #include "core/error.hpp"
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
 #if defined(__x86_64__)
 asm(R"(
 .text
@@ -97,6 +101,10 @@ Stacks::~Stacks() { munmap(memory_, bytes_); }
 
 Fiber Stacks::prepare(int index, void (*body)()) {
   char* const top = memory_ + static_cast<std::size_t>(index + 1) * kStride;
+#if defined(__SANITIZE_ADDRESS__)
+  // A fiber that was stopped has left the marks of its frames behind.
+  __asan_unpoison_memory_region(top - kStackBytes, kStackBytes);
+#endif
 #if defined(__x86_64__)
   // Six registers, the address to return to, and one word so that the stack is as a call leaves it.
   void** const saved = reinterpret_cast<void**>(top) - 8;
