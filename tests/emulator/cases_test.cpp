@@ -1,0 +1,66 @@
+// The cases of tests/data/cases.json in the emulator, each in one of the modes.
+#include <map>
+
+#include "core/device_profiles.hpp"
+#include "tests/emulator/emulated.hpp"
+#include "tests/support/cases.hpp"
+#include "tests/support/testing.hpp"
+
+using namespace flashwright;
+using namespace flashwright::testing;
+
+namespace {
+
+constexpr std::int64_t kMostPairs = 300'000;  // of query and key, of all heads: a few seconds each
+
+std::int64_t pairs(const CaseRun& run) {
+  std::int64_t sum = 0;
+  for (const Arguments& call : run.calls)
+    sum += call.q.shape[0] * call.q.shape[2] * call.q.shape[1] * call.k.shape[1];
+  return sum;
+}
+
+// Units by their text: many cases share a kernel.
+using Units = std::map<std::string, std::unique_ptr<emulator::HostUnit>>;
+
+std::string run_case(const GoldenCase& golden, CaseRun& run, emulator::Mode mode, Units& units) {
+  const Problem problem = normalise(run.config, parse_target("sm_80"));
+  for (const Arguments& call : run.calls) {
+    const Shape shape{call.q.shape[0], call.q.shape[2], call.k.shape[2], call.q.shape[1],
+                      call.k.shape[1]};
+    const Source source = sm80_family().emit(
+        problem, sm80_family().default_schedule(problem, assumed_device(problem.target), shape));
+    std::unique_ptr<emulator::HostUnit>& unit = units[source.text];
+    if (unit == nullptr) unit = compile_text(source.text);
+    const emulator::RunReport report = emulator::run(*unit, run.config, problem, call, 0,
+                                                     {mode, true, test_seed(), 20'000'000, 1});
+    if (std::string found = text_of(report); !found.empty()) return found;
+  }
+  return check_run(golden, run);
+}
+
+}  // namespace
+
+TEST_CASE("cases are silent and right") {
+  if (!compiler_here("cases in the emulator")) return;
+  Units units;
+  std::map<std::string, int> skipped;
+  std::size_t ran = 0;
+  for (const GoldenCase& golden : read_cases(FW_SOURCE_DIR "/tests/data/cases.json")) {
+    std::string why = golden.skip;
+    CaseRun run;
+    if (why.empty()) {
+      make_run(golden, 4, 4, run);
+      if (pairs(run) > kMostPairs) why = "too many pairs for the emulator";
+    }
+    if (!why.empty()) {
+      ++skipped[why];
+      continue;
+    }
+    CAPTURE(golden.id);
+    CHECK(run_case(golden, run, kModes[(ran++ + test_seed()) % 4], units) == "");
+  }
+  for (const auto& [reason, count] : skipped) MESSAGE(count << " goldens skipped: " << reason);
+  MESSAGE(ran << " goldens ran, with " << units.size() << " kernels");
+  CHECK(ran > 80);
+}
