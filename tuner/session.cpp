@@ -307,12 +307,15 @@ void Session::search_measured(const SearchSpace& space) {
   keep_finalists();
 }
 
-// Only what may be asked for again is stored: the winner and the default.
+// Only what may be asked for again is stored: the winner and the default. All trials decide, so the winner may be one
+// that left the race early, or that another session measured.
 void Session::keep_finalists() {
+  keep(*racers_.front()->built, r_.problem, artifacts_);
+  if (!report_.decision) return;
+  const Schedule winner = parse_schedule(report_.decision->schedule);
   for (const auto& racer : racers_)
-    if (racer == racers_.front() ||
-        (report_.decision && report_.decision->schedule == to_string(racer->built->schedule)))
-      keep(*racer->built, r_.problem, artifacts_);
+    if (racer->built->schedule == winner) return keep(*racer->built, r_.problem, artifacts_);
+  keep(build(r_.family, r_.problem, winner, r_.backend, &artifacts_), r_.problem, artifacts_);
 }
 
 void Session::search_predicted(const SearchSpace& space) {

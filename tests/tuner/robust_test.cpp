@@ -17,6 +17,7 @@ struct Disturbance {
 // Of how many sessions the winner is within 3 % of the true best; and how many trusted their result.
 struct Score {
   int good = 0, confident = 0;
+  int kept = 0;  // of how many the winner's kernel is in the store
 };
 Score score(const Disturbance& d, int sessions) {
   Score out;
@@ -30,6 +31,11 @@ Score score(const Disturbance& d, int sessions) {
     out.good += report.decision &&
                 rig.time_of(report.decision->schedule) <= 1.03 * best_time(rig.landscape);
     out.confident += report.decision && report.decision->confident;
+    out.kept += report.decision &&
+                rig.artifacts.contains(emit_candidate(rig.family, rig.problem,
+                                                      parse_schedule(report.decision->schedule),
+                                                      rig.backend)
+                                           .key);
   }
   return out;
 }
@@ -56,4 +62,10 @@ TEST_CASE("a disturbed device is noticed, a quiet one trusted") {
   CHECK(score({"quiet", 0.002, 0, 0}, 20).confident >= 19);
   CHECK(score({"another program comes and goes", 0.005, 0.25, 0, 7000}, 20).confident <= 2);
   CHECK(score({"noise", 0.2, 0, 0}, 20).confident <= 2);
+}
+
+TEST_CASE(
+    "the winner's kernel is stored, also when it left the race before the others turned out "
+    "slower") {
+  CHECK(score({"noise", 0.4, 0, 0.1}, 60).kept == 60);
 }
