@@ -10,6 +10,7 @@ import unittest
 BUILD = os.environ["FLASHWRIGHT_TEST_BUILD"]
 SOURCE = os.environ["FLASHWRIGHT_TEST_SOURCE"]
 CC, CXX = os.environ["FLASHWRIGHT_TEST_CC"], os.environ["FLASHWRIGHT_TEST_CXX"]
+GENERATOR = os.environ["FLASHWRIGHT_TEST_GENERATOR"]
 FLAGS = os.environ.get("FLASHWRIGHT_TEST_FLAGS", "").split()
 HAS_CPU = os.environ.get("FLASHWRIGHT_TEST_CPU", "") == "1"
 HAS_CLI = os.environ.get("FLASHWRIGHT_TEST_CLI", "") == "1"
@@ -48,7 +49,8 @@ class Installed(unittest.TestCase):
 
     def configure(self, source, build, *arguments, code=0):
         flags = " ".join(FLAGS)
-        return call("cmake", "-S", source, "-B", self.path(build), f"-DCMAKE_PREFIX_PATH={self.prefix}",
+        return call("cmake", "-G", GENERATOR, "-S", source, "-B", self.path(build),
+                    f"-DCMAKE_PREFIX_PATH={self.prefix}",
                     f"-DCMAKE_C_COMPILER={CC}", f"-DCMAKE_CXX_COMPILER={CXX}", f"-DCMAKE_C_FLAGS={flags}",
                     f"-DCMAKE_CXX_FLAGS={flags}", *arguments, env=self.env, code=code)
 

@@ -31,9 +31,10 @@ MAX_COLUMNS = 120  # clang-format keeps C++ code, but not its comments, within 1
 
 
 def tracked(*suffixes):
-    listed = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT,
-                            capture_output=True, text=True, check=False)
-    if listed.returncode == 0:
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    git = shutil.which("git")
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False) if git else None
+    if listed and listed.returncode == 0:
         names = [ROOT / name for name in listed.stdout.split("\0") if name]
     else:  # an archive without its repository
         names = [path for path in ROOT.rglob("*") if not path.relative_to(ROOT).parts[0].startswith(("build", "."))]
