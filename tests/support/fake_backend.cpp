@@ -19,12 +19,12 @@ namespace {
 constexpr std::int64_t kFewElements = 1 << 16;  // larger outputs are not computed
 
 struct FakeModule final : Module {
-  FakeModule(std::atomic<int>& alive, Outcome what, LaunchPlan how, DType element)
-      : counter(alive), outcome(what), plan(std::move(how)), dtype(element) {
-    ++counter;
+  FakeModule(std::shared_ptr<std::atomic<int>> alive, Outcome what, LaunchPlan how, DType element)
+      : counter(std::move(alive)), outcome(what), plan(std::move(how)), dtype(element) {
+    ++*counter;
   }
-  ~FakeModule() override { --counter; }
-  std::atomic<int>& counter;
+  ~FakeModule() override { --*counter; }
+  const std::shared_ptr<std::atomic<int>> counter;  // the process's engine outlives a backend
   Outcome outcome;
   LaunchPlan plan;
   DType dtype;
@@ -203,7 +203,7 @@ std::unique_ptr<Module> FakeBackend::load(const Binary& binary, const LaunchPlan
   const auto dtype = parse_dtype(binary.bytes.substr(second + 1, binary.bytes.size() - second - 2));
   LaunchPlan own = plan;
   own.steps.front().threads = std::atoi(binary.bytes.c_str() + first);  // the head dim, for launch
-  return std::make_unique<FakeModule>(alive, outcome, own, dtype.value_or(DType::fp32));
+  return std::make_unique<FakeModule>(alive_count, outcome, own, dtype.value_or(DType::fp32));
 }
 
 void FakeBackend::launch(const Module& module, std::span<const StepLaunch>, const void* params, int,
@@ -261,10 +261,10 @@ void FakeBackend::deallocate(int, void* memory) {
 }
 
 void FakeBackend::copy_in(int, void* memory, const void* host, std::size_t bytes) {
-  std::memcpy(memory, host, bytes);
+  if (bytes > 0) std::memcpy(memory, host, bytes);
 }
 void FakeBackend::copy_out(int, void* host, const void* memory, std::size_t bytes) {
-  std::memcpy(host, memory, bytes);
+  if (bytes > 0) std::memcpy(host, memory, bytes);
 }
 
 DeviceInfo fake_device(const Target& target) {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <random>
 #include <string>
@@ -54,7 +55,9 @@ class FakeBackend final : public Backend {
   std::string toolchain_name = "fake 1";
   double compile_seconds = 0;  // that a compilation takes in real time
 
-  std::atomic<int> compilations{0}, loads{0}, alive{0}, launches{0}, memory_blocks{0};
+  std::atomic<int> compilations{0}, loads{0}, launches{0}, memory_blocks{0};
+  const std::shared_ptr<std::atomic<int>> alive_count = std::make_shared<std::atomic<int>>(0);
+  std::atomic<int>& alive = *alive_count;  // modules
 
   BackendKind kind() const override { return kind_; }
   std::string compiler_missing() override { return compiler_lacks; }

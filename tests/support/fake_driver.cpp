@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <memory>
 
 namespace flashwright::testing {
@@ -24,8 +25,8 @@ struct Object {
 Object& object_of(void* handle) { return *static_cast<Object*>(handle); }
 template <typename Handle>
 Handle make_object(std::string entry = {}) {
-  return reinterpret_cast<Handle>(
-      new Object{std::move(entry)});  // few, and kept until the end of the test
+  static std::deque<Object> objects;  // few, and kept, so that no address stands for two
+  return reinterpret_cast<Handle>(&objects.emplace_back(Object{std::move(entry)}));
 }
 
 double& clock_ms() {
