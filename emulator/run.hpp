@@ -34,4 +34,15 @@ struct RunReport {
 RunReport run(const HostUnit& unit, const Config& config, const Problem& problem,
               const Arguments& arguments, std::size_t workspace_bytes, const RunOptions& options);
 
+// A launch of translate_entry(): the memory that it may touch is what was added to `memory`. Blocks of
+// a cluster (`__cluster_dims__`) run together.
+struct EntryLaunch {
+  int threads = 0;
+  int smem_bytes = 0;
+  std::int64_t blocks = 1;
+  const void* params = nullptr;
+};
+RunReport run_entry(const HostUnit& unit, const EntryLaunch& launch, GlobalMemory& memory,
+                    const RunOptions& options);
+
 }  // namespace flashwright::emulator

@@ -23,6 +23,11 @@ struct Translation {
 // whose instruction is another one, or a file without launch lines.
 Translation translate(std::string_view emitted, const std::string& name);
 
+// A kernel that was written by hand over the same wrappers: one entry, no banner, and a `struct Params`
+// of any layout. For tests.
+Translation translate_entry(std::string_view text, const std::string& name,
+                            const std::string& entry);
+
 // A place in the emitted file: wrapper number and line.
 constexpr std::uint32_t line_of(std::uint32_t site) { return site & 0xfffffu; }
 std::string wrapper_of(std::uint32_t site);
