@@ -29,6 +29,11 @@ struct Finder {
     function = reinterpret_cast<Function>(library.symbol(name));
     if (function == nullptr && lacking == nullptr) lacking = name;
   }
+  // One that most kernels do without.
+  template <typename Function>
+  void optional(Function& function, const char* name) const {
+    function = reinterpret_cast<Function>(library.symbol(name));
+  }
 };
 
 const char* find_all(const SharedLibrary& library, Driver& d) {
@@ -61,6 +66,7 @@ const char* find_all(const SharedLibrary& library, Driver& d) {
   find(d.LibraryGetKernel, "cuLibraryGetKernel");
   find(d.KernelSetAttribute, "cuKernelSetAttribute");
   find(d.LaunchKernelEx, "cuLaunchKernelEx");
+  find.optional(d.TensorMapEncodeTiled, "cuTensorMapEncodeTiled");
   return find.lacking;
 }
 

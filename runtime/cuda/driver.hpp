@@ -72,6 +72,11 @@ struct Driver {
   Result (*LibraryGetKernel)(Kernel*, Library, const char*);
   Result (*KernelSetAttribute)(int, int, Kernel, Device);
   Result (*LaunchKernelEx)(const LaunchConfig*, Kernel, void**, void**);
+  // Null where the driver has none. The map, type, rank, base, shape, strides in bytes, box, steps,
+  // interleave, swizzle, promotion, fill.
+  Result (*TensorMapEncodeTiled)(void*, int, unsigned, void*, const unsigned long long*,
+                                 const unsigned long long*, const unsigned*, const unsigned*, int,
+                                 int, int, int);
 };
 
 // The driver of this machine, initialised. Null when there is none or it has no device; `missing()`

@@ -293,6 +293,27 @@ Result launch(const cuda::LaunchConfig* config, cuda::Kernel kernel, void** para
   return 0;
 }
 
+Result encode_map(void* map, int type, unsigned rank, void* base, const unsigned long long* shape,
+                  const unsigned long long* strides, const unsigned* box, const unsigned* steps,
+                  int interleave, int swizzle, int promotion, int fill) {
+  const Call call("cuTensorMapEncodeTiled");
+  if (call.fails()) return call.result();
+  if (reinterpret_cast<std::uintptr_t>(map) % 64 != 0)
+    return call.refuse(kInvalidValue, "map is not aligned to 64 bytes");
+  call->maps.push_back({type,
+                        interleave,
+                        swizzle,
+                        promotion,
+                        fill,
+                        base,
+                        {shape, shape + rank},
+                        {strides, strides + rank - 1},
+                        {box, box + rank},
+                        {steps, steps + rank}});
+  std::memset(map, 0x5a, 128);
+  return 0;
+}
+
 }  // namespace
 
 FakeDriver& FakeDriver::state() { return *holder(); }
@@ -331,6 +352,7 @@ const cuda::Driver& fake_driver_table() {
     d.LibraryGetKernel = &library_kernel;
     d.KernelSetAttribute = &kernel_attribute;
     d.LaunchKernelEx = &launch;
+    d.TensorMapEncodeTiled = &encode_map;
     return d;
   }();
   return table;

@@ -2,6 +2,7 @@
 // n-th call on request. Device memory is host memory.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <mutex>
 #include <set>
@@ -26,6 +27,14 @@ struct FakeLaunch {
   std::vector<unsigned char> params;
 };
 
+// One tensor map that the driver was asked for.
+struct FakeMap {
+  int type = -1, interleave = -1, swizzle = -1, promotion = -1, fill = -1;
+  void* base = nullptr;
+  std::vector<std::uint64_t> shape, strides;
+  std::vector<unsigned> box, steps;
+};
+
 struct FakeDriver {
   std::vector<FakeDevice> devices = {{}, {}};
   std::vector<std::string> entries = {"fw_forward"};  // that every library has
@@ -36,6 +45,7 @@ struct FakeDriver {
 
   std::vector<std::string> calls;
   std::vector<FakeLaunch> launches;
+  std::vector<FakeMap> maps;
   std::vector<std::string> complaints;  // calls that a real driver would refuse, or worse
   std::set<cuda::Library> libraries;
   std::set<cuda::Event> events;
