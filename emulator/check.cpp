@@ -110,7 +110,8 @@ CheckMode check_mode(const HostUnit& unit, const Config& config, const Problem& 
   out.blocks = report.blocks;
   out.steps = report.steps;
   out.bank_conflicts = report.bank_conflicts;
-  out.conflict_places = report.conflict_places;
+  for (const ConflictPlace& place : report.conflict_places)
+    out.conflict_places.push_back(fmt::format("{}: {} extra passes", place.text, place.passes));
   out.run_ms = report.run_ms;
   const Judge verdict = judge(config, problem, tensors.arguments, request.max_rows);
   out.rows = verdict.rows();

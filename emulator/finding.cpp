@@ -16,7 +16,20 @@ const char* to_string(Kind kind) {
                                     "global-bounds",
                                     "global-alignment",
                                     "global-uninitialised",
-                                    "race"};
+                                    "race",
+                                    "barrier-misuse",
+                                    "transaction-bytes",
+                                    "accumulator-in-flight",
+                                    "operand-in-flight",
+                                    "product-fence",
+                                    "products-not-waited-for",
+                                    "async-proxy",
+                                    "tile-alignment",
+                                    "descriptor",
+                                    "register-count",
+                                    "peer-exited",
+                                    "tensor-map",
+                                    "store-not-waited-for"};
   return kNames[static_cast<int>(kind)];
 }
 

@@ -26,6 +26,19 @@ enum class Kind : std::uint8_t {
   global_alignment,
   global_uninitialised,
   race,
+  barrier_misuse,
+  transaction_bytes,
+  accumulator_in_flight,
+  operand_in_flight,
+  product_fence,
+  products_not_waited_for,
+  async_proxy,
+  tile_alignment,
+  descriptor,
+  register_count,
+  peer_exited,
+  tensor_map,
+  store_not_waited_for,
 };
 const char* to_string(Kind kind);  // "divergent-collective"
 
@@ -57,7 +70,7 @@ class Findings {
   std::vector<Finding> found_;
 };
 
-// Extra passes of ldmatrix over the banks, by site.
+// Extra passes over the banks of shared memory, by site.
 using Conflicts = std::map<std::uint32_t, std::int64_t>;
 
 }  // namespace flashwright::emulator

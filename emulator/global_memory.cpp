@@ -13,7 +13,14 @@ namespace {
 constexpr std::uint8_t kElement = 1, kInitialised = 2, kWritable = 4;
 
 std::uint8_t first_state(GlobalMemory::Use use) {
-  return use == GlobalMemory::Use::input ? kElement | kInitialised : kElement | kWritable;
+  switch (use) {
+    case GlobalMemory::Use::input:
+      return kElement | kInitialised;
+    case GlobalMemory::Use::sums:
+      return kElement | kInitialised | kWritable;
+    default:
+      return kElement | kWritable;
+  }
 }
 
 }  // namespace

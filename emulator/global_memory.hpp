@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -11,7 +12,8 @@ namespace flashwright::emulator {
 
 class GlobalMemory {
  public:
-  enum class Use : std::uint8_t { input, output, workspace };
+  // `sums` hold values and may be written.
+  enum class Use : std::uint8_t { input, output, workspace, sums };
 
   // The elements of a view alone: what lies between its rows is out of bounds.
   void add(const std::string& name, const TensorView& view, Use use);
@@ -22,6 +24,9 @@ class GlobalMemory {
   // since no two of them may write the same byte.
   Fault read(const void* address, int bytes);
   Fault write(const void* address, int bytes);
+
+  // For sums of several blocks, which one thread of the host makes at a time.
+  std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
 
   // "32 bytes behind the end of k"
   std::string place_of(const void* address) const;
@@ -35,6 +40,7 @@ class GlobalMemory {
   std::uint8_t* find(const void* address, int bytes);
 
   std::vector<Region> regions_;
+  std::mutex mutex_;
 };
 
 }  // namespace flashwright::emulator

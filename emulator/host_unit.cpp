@@ -110,7 +110,8 @@ void HostUnit::load(const std::string& library) {
   const auto bind = reinterpret_cast<void (*)(const FwEmulator*)>(dlsym(library_, "fw_bind"));
   const auto bytes = reinterpret_cast<int (*)()>(dlsym(library_, "fw_params_bytes"));
   const int expected = translation_.plan.params.size();
-  if (bind == nullptr || bytes == nullptr || (bytes() + 7) / 8 * 8 != expected) {
+  const bool known = translation_.known_params;
+  if (bind == nullptr || bytes == nullptr || (known && (bytes() + 7) / 8 * 8 != expected)) {
     dlclose(library_);
     throw Error(Status::internal, "emulator: struct Params has another layout than its fields");
   }
@@ -125,6 +126,12 @@ HostUnit::Entry HostUnit::entry(const std::string& name) const {
   const auto found = reinterpret_cast<Entry>(dlsym(library_, ("fw_run_" + name).c_str()));
   if (found == nullptr) throw Error(Status::internal, "emulator: no entry " + name);
   return found;
+}
+
+int HostUnit::number(const std::string& function) const {
+  const auto found = reinterpret_cast<int (*)()>(dlsym(library_, function.c_str()));
+  if (found == nullptr) throw Error(Status::internal, "emulator: no function " + function);
+  return found();
 }
 
 }  // namespace flashwright::emulator

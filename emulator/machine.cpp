@@ -18,17 +18,21 @@ const char* to_string(Mode mode) {
 
 Machine& Machine::current() { return *machine; }
 
-Machine::Machine(const Translation& translation, GlobalMemory& memory, const LaunchStep& step,
+Machine::Machine(const Translation& translation, GlobalMemory& memory, const BlockShape& shape,
                  const BlockOptions& options)
     : translation_(translation),
       memory_(memory),
-      step_(step),
+      shape_(shape),
       options_(options),
-      stacks_(step.threads),
-      threads_(static_cast<std::size_t>(step.threads)),
-      warps_(static_cast<std::size_t>(step.threads / 32)),
-      shared_(static_cast<std::size_t>(step.smem_bytes)),
-      bytes_(shared_.size()) {}
+      stacks_(shape.threads * shape.cluster),
+      threads_(static_cast<std::size_t>(shape.threads * shape.cluster)),
+      warps_(threads_.size() / 32),
+      warpgroups_(threads_.size() / kWarpgroup),
+      warpgroup_meetings_(warpgroups_.size()),
+      blocks_(static_cast<std::size_t>(shape.cluster)),
+      shared_(static_cast<std::size_t>(shape.smem_bytes * shape.cluster)),
+      bytes_(shared_.size()),
+      unfenced_(translation.asynchronous ? shared_.size() : 0) {}
 
 Machine::~Machine() = default;
 
@@ -36,23 +40,33 @@ void Machine::reset(std::int64_t block) {
   block_ = block;
   steps_ = 0;
   ticks_ = 0;
-  at_barrier_ = 0;
+  at_cluster_barrier_ = 0;
   stopped_ = false;
   random_.seed(options_.seed * 0x9E3779B97F4A7C15u + static_cast<std::uint64_t>(block));
   std::fill(shared_.begin(), shared_.end(), static_cast<unsigned char>(0xff));
   std::fill(bytes_.begin(), bytes_.end(), Byte::uninitialised);
-  if (options_.races) races_ = Races(step_.threads, step_.smem_bytes);
+  std::fill(unfenced_.begin(), unfenced_.end(), std::uint16_t{0});
+  if (options_.races)
+    races_ = Races(static_cast<int>(threads_.size()), translation_.asynchronous ? kAgents : 0,
+                   static_cast<int>(shared_.size()));
+  banks_.clear();
+  barriers_.clear();
+  loads_.clear();
+  std::fill(blocks_.begin(), blocks_.end(), Block());
+  std::fill(warps_.begin(), warps_.end(), Warp());
+  std::fill(warpgroup_meetings_.begin(), warpgroup_meetings_.end(), Meeting());
+  std::fill(warpgroups_.begin(), warpgroups_.end(), Warpgroup());
+  for (Warpgroup& group : warpgroups_) group.registers = shape_.registers;
   for (std::size_t i = 0; i < threads_.size(); ++i) {
     threads_[i] = Thread();
     threads_[i].fiber = stacks_.prepare(static_cast<int>(i), &Machine::begin_thread);
   }
-  std::fill(warps_.begin(), warps_.end(), Warp());
   for (std::size_t i = 0; i < warps_.size(); ++i)
     warps_[i].priority = static_cast<int>(options_.mode == Mode::late ? i : warps_.size() - i);
   if (options_.mode == Mode::skew) shuffle_priorities();
 }
 
-void Machine::run_block(HostUnit::Entry entry, const void* params, std::int64_t block) {
+void Machine::run_cluster(HostUnit::Entry entry, const void* params, std::int64_t block) {
   reset(block);
   entry_ = entry;
   params_ = params;
@@ -60,13 +74,15 @@ void Machine::run_block(HostUnit::Entry entry, const void* params, std::int64_t 
   machine = this;
   schedule();
   machine = before;
-  if (!stopped_) finish_block();
+  if (!stopped_) finish_cluster();
   all_steps_ += steps_;
 }
 
 void Machine::begin_thread() {
   Machine& self = *machine;
   self.entry_(self.params_);
+  self.finish_thread(self.thread_);
+  ++self.own_block().exited;
   self.self().state = State::exited;
   self.leave();
 }
@@ -84,7 +100,7 @@ int Machine::choose_warp() {
       continue;
     const int candidate = static_cast<int>(w);
     if (options_.mode == Mode::random) {
-      if (random_() % static_cast<std::uint64_t>(++choices) == 0) best = candidate;
+      if (chance(++choices)) best = candidate;
     } else if (best < 0 || warps_[w].priority > warps_[static_cast<std::size_t>(best)].priority) {
       best = candidate;
     }
@@ -94,8 +110,13 @@ int Machine::choose_warp() {
 
 void Machine::schedule() {
   while (!stopped_) {
+    if (options_.mode == Mode::random && !loads_.empty() && chance(4))
+      complete_load(random_() % loads_.size());
     const int warp = choose_warp();
-    if (warp < 0) break;
+    if (warp < 0) {
+      if (complete_some_load()) continue;
+      break;
+    }
     int lane = options_.mode == Mode::random ? static_cast<int>(random_() % 32) : 0;
     while (threads_[static_cast<std::size_t>(warp * 32 + lane)].state != State::ready)
       lane = (lane + 1) % 32;
@@ -126,8 +147,13 @@ void Machine::stop() {
   switch_fiber(&self().fiber, scheduler_);
 }
 
+void Machine::wait_in(State state) {
+  self().state = state;
+  leave();
+}
+
 void Machine::maybe_yield() {
-  if (options_.mode != Mode::random || random_() % 16 != 0) return;
+  if (options_.mode != Mode::random || !chance(16)) return;
   switch_fiber(&self().fiber, scheduler_);
 }
 
@@ -155,43 +181,42 @@ void Machine::tick() {
   self.stop();
 }
 
-void Machine::synchronize_block(std::uint32_t site) {
-  count_step(site);
-  if (at_barrier_ == 0) barrier_site_ = site;
-  if (site != barrier_site_)
-    findings_.add(Kind::divergent_barrier, site, [&] {
-      return fmt::format("{} is at {}, while others wait at {}", who(thread_), at(site),
-                         at(barrier_site_));
-    });
-  self().state = State::at_barrier;
-  if (++at_barrier_ < step_.threads) return leave();
-  at_barrier_ = 0;
-  if (options_.races) races_.join(0, step_.threads);
-  for (Thread& thread : threads_) thread.state = State::ready;
-  if (options_.mode == Mode::skew) shuffle_priorities();
-  maybe_yield();
+void Machine::meet(std::uint32_t site, void* operands, Together all) {
+  meet_all(warp().meeting, thread_ / 32 * 32, 32, site, operands, all);
 }
 
-void Machine::meet(std::uint32_t site, void* operands, void (*all)(Machine&, const Operands&)) {
-  count_step(site);
-  Warp& mine = warp();
-  if (mine.arrived == 0) mine.site = site;
-  if (mine.site != site) {
+void Machine::meet_warpgroup(std::uint32_t site, void* operands, Together all) {
+  const int first = thread_ / kWarpgroup * kWarpgroup;
+  const bool whole = shape_.threads % kWarpgroup == 0;
+  if (!whole) {
     findings_.add(Kind::divergent_collective, site, [&] {
-      return fmt::format("{} is at {}, while {} of its warp wait at {}", who(thread_), at(site),
-                         mine.arrived, at(mine.site));
+      return fmt::format("{} is at {}, which takes whole warpgroups; the block has {} threads",
+                         who(thread_), at(site), shape_.threads);
     });
     return stop();
   }
-  mine.operands[static_cast<std::size_t>(thread_ % 32)] = operands;
-  if (++mine.arrived < 32) {
-    self().state = State::at_meeting;
-    return leave();
+  meet_all(warpgroup_meetings_[static_cast<std::size_t>(first / kWarpgroup)], first, kWarpgroup,
+           site, operands, all);
+}
+
+void Machine::meet_all(Meeting& meeting, int first, int count, std::uint32_t site, void* operands,
+                       Together all) {
+  count_step(site);
+  if (meeting.arrived == 0) meeting.site = site;
+  if (meeting.site != site) {
+    findings_.add(Kind::divergent_collective, site, [&] {
+      return fmt::format("{} is at {}, while {} of its {} wait at {}", who(thread_), at(site),
+                         meeting.arrived, count == 32 ? "warp" : "warpgroup", at(meeting.site));
+    });
+    return stop();
   }
-  mine.arrived = 0;
-  all(*this, mine.operands);
-  const int first = thread_ / 32 * 32;
-  for (int i = 0; i < 32; ++i) threads_[static_cast<std::size_t>(first + i)].state = State::ready;
+  meeting.operands.resize(static_cast<std::size_t>(count));
+  meeting.operands[static_cast<std::size_t>(thread_ - first)] = operands;
+  if (++meeting.arrived < count) return wait_in(State::at_meeting);
+  meeting.arrived = 0;
+  if (all != nullptr) all(*this, meeting.operands);
+  for (int i = 0; i < count; ++i)
+    threads_[static_cast<std::size_t>(first + i)].state = State::ready;
   maybe_yield();
 }
 
@@ -199,9 +224,33 @@ void Machine::join_warp() {
   if (options_.races) races_.join(thread_ / 32 * 32, 32);
 }
 
+void Machine::touched(std::uint32_t site) {
+  findings_.add(Kind::accumulator_in_flight, site, [&] {
+    return fmt::format("{} uses a sum of a product that was not waited for: {}", who(thread_),
+                       at(site));
+  });
+}
+
 std::string Machine::who(int thread) const {
-  return fmt::format("thread {} (warp {}, lane {}) of block {}", thread, thread / 32, thread % 32,
-                     block_);
+  const int in_block = thread % shape_.threads;
+  return fmt::format("thread {} (warp {}, lane {}) of block {}", in_block, in_block / 32,
+                     in_block % 32, block_ + thread / shape_.threads);
+}
+
+std::string Machine::address_text(unsigned place) const {
+  const auto bytes = static_cast<unsigned>(shape_.smem_bytes);
+  if (shape_.cluster == 1) return fmt::format("shared address {}", place);
+  return fmt::format("shared address {} of block {}", place % bytes, block_ + place / bytes);
+}
+
+// What a thread waits for, beyond its place in the file.
+std::string Machine::wait_text(const Thread& thread) const {
+  if (thread.state != State::at_memory_barrier) return {};
+  const MemoryBarrier& barrier = barriers_.at(thread.barrier);
+  return fmt::format(
+      ", for parity {} of the barrier at {}: its phase {} lacks {} of {} arrivals and {} bytes",
+      thread.parity, address_text(thread.barrier), barrier.phase, barrier.pending, barrier.count,
+      barrier.expected - barrier.delivered);
 }
 
 // "96 threads wait at X; 32 threads have exited"
@@ -214,37 +263,74 @@ std::string Machine::waiting_text() const {
   }
   std::string text;
   for (const auto& [key, members] : groups) {
-    constexpr const char* kWords[] = {"run, last seen at", "wait for their warp at",
-                                      "wait for the block at", "have exited"};
+    constexpr const char* kWords[] = {
+        "run, last seen at",       "wait for their warp or warpgroup at",
+        "wait for the block at",   "wait at a named barrier at",
+        "wait for the cluster at", "wait at",
+        "wait for registers at",   "have exited"};
     if (!text.empty()) text += "; ";
     text += fmt::format("{} threads (first: {}) {}", members.size(), members.front(),
                         kWords[static_cast<int>(key.first)]);
-    if (key.first != State::exited) text += fmt::format(" {}", at(key.second));
+    if (key.first == State::exited) continue;
+    text += fmt::format(" {}{}", at(key.second),
+                        wait_text(threads_[static_cast<std::size_t>(members.front())]));
   }
   return text;
 }
 
+// Threads that have exited are the cause where others meet; warps with roles of their own may exit while
+// others wait for bytes.
 void Machine::report_stuck() {
-  const bool early = std::any_of(threads_.begin(), threads_.end(),
-                                 [](const Thread& t) { return t.state == State::exited; });
+  bool exited = false, meeting = false;
+  for (const Thread& thread : threads_) {
+    exited = exited || thread.state == State::exited;
+    meeting = meeting || thread.state == State::at_meeting || thread.state == State::at_barrier;
+  }
+  const bool early = exited && meeting;
   findings_.add(early ? Kind::early_exit : Kind::deadlock, 0, [&] {
     return fmt::format("block {}: nobody can go on{}: {}", block_,
                        early ? ", since some threads have exited" : "", waiting_text());
   });
+  report_bytes();
   stopped_ = true;
 }
 
-void Machine::finish_block() {
-  for (std::size_t i = 0; i < threads_.size(); ++i) {
-    const Thread& thread = threads_[i];
-    const bool open = !thread.open.empty();
-    const Copy* copy = open ? &thread.open.front() : nullptr;
-    for (const std::vector<Copy>& group : thread.groups)
-      if (copy == nullptr && !group.empty()) copy = &group.front();
-    if (copy == nullptr) continue;
+void Machine::finish_thread(int index) {
+  Thread& thread = threads_[static_cast<std::size_t>(index)];
+  const bool open = !thread.open.empty();
+  const Copy* copy = open ? &thread.open.front() : nullptr;
+  for (const std::vector<Copy>& group : thread.groups)
+    if (copy == nullptr && !group.empty()) copy = &group.front();
+  if (copy != nullptr)
     findings_.add(Kind::copy_not_waited_for, copy->site, [&] {
-      return fmt::format("{} exits with copies {}: {}", who(static_cast<int>(i)),
+      return fmt::format("{} exits with copies {}: {}", who(index),
                          open ? "that are in no group" : "in flight", at(copy->site));
+    });
+  const bool open_store = !thread.open_stores.empty();
+  if (!open_store && thread.store_groups.empty()) return;
+  const std::uint32_t site =
+      open_store ? thread.open_stores.front().site : thread.store_groups.front().front().site;
+  findings_.add(Kind::store_not_waited_for, site, [&] {
+    return fmt::format("{} exits with stores {}: {}", who(index),
+                       open_store ? "that are in no group" : "that may still read shared memory",
+                       at(site));
+  });
+  for (auto& group : thread.store_groups)
+    for (BulkStore& store : group) complete_store(store);
+}
+
+void Machine::finish_cluster() {
+  while (complete_some_load()) {
+  }
+  report_bytes();
+  for (std::size_t i = 0; i < warpgroups_.size(); ++i) {
+    const Warpgroup& group = warpgroups_[i];
+    if (group.open.empty() && group.groups.empty()) continue;
+    const Product& product = group.open.empty() ? group.groups.front().front() : group.open.front();
+    findings_.add(Kind::products_not_waited_for, product.site, [&] {
+      return fmt::format("warpgroup {} exits with products {}: {}", i,
+                         group.open.empty() ? "in flight" : "that are in no group",
+                         at(product.site));
     });
   }
 }

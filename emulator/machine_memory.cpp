@@ -1,38 +1,47 @@
 // Shared and global memory of a block: the rules of every access, and asynchronous copies.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "emulator/machine.hpp"
 
 namespace flashwright::emulator {
 
-bool Machine::check_shared(unsigned address, int bytes, std::uint32_t site, int thread) {
-  if (address % static_cast<unsigned>(bytes) != 0) {
-    findings_.add(Kind::shared_alignment, site, [&] {
-      return fmt::format("{} uses shared address {} for {} bytes: {}", who(thread),
-                         static_cast<std::int64_t>(address) - kSharedBegin, bytes, at(site));
-    });
-    return false;
+std::optional<unsigned> Machine::place_of(unsigned address, int bytes, int alignment, bool remote,
+                                          std::uint32_t site, int thread) {
+  auto block = static_cast<unsigned>(thread / shape_.threads);
+  const unsigned rank = address >> kRemoteShift;
+  if (remote && rank != 0 && rank <= static_cast<unsigned>(shape_.cluster)) {
+    block = rank - 1;
+    address &= (1u << kRemoteShift) - 1;
   }
-  if (address >= kSharedBegin &&
-      address - kSharedBegin + static_cast<std::size_t>(bytes) <= shared_.size())
-    return true;
+  if (address % static_cast<unsigned>(alignment) != 0) {
+    findings_.add(Kind::shared_alignment, site, [&] {
+      return fmt::format("{} uses shared address {} for {} bytes, no multiple of {}: {}",
+                         who(thread), static_cast<std::int64_t>(address) - kSharedBegin, bytes,
+                         alignment, at(site));
+    });
+    return {};
+  }
+  const auto size = static_cast<std::size_t>(shape_.smem_bytes);
+  if (address >= kSharedBegin && address - kSharedBegin + static_cast<std::size_t>(bytes) <= size)
+    return address - kSharedBegin + block * static_cast<unsigned>(shape_.smem_bytes);
   findings_.add(Kind::shared_bounds, site, [&] {
     return fmt::format("{} uses {} bytes at shared address {} of {}: {}", who(thread), bytes,
-                       static_cast<std::int64_t>(address) - kSharedBegin, shared_.size(), at(site));
+                       static_cast<std::int64_t>(address) - kSharedBegin, size, at(site));
   });
-  return false;
+  return {};
 }
 
 // Whether what is read has been written, and is not about to be.
-void Machine::check_values(unsigned offset, int bytes, std::uint32_t site, int thread) {
-  for (unsigned i = offset; i < offset + static_cast<unsigned>(bytes); ++i) {
-    if (bytes_[i] == Byte::initialised) continue;
+void Machine::check_values(unsigned place, int bytes, std::uint32_t site, int thread) {
+  for (unsigned i = place; i < place + static_cast<unsigned>(bytes); ++i) {
+    if (bytes_[i] == Byte::initialised || bytes_[i] == Byte::barrier) continue;
     const bool flying = bytes_[i] == Byte::in_flight;
     findings_.add(flying ? Kind::copy_in_flight : Kind::shared_uninitialised, site, [&] {
       return fmt::format(
-          "{} reads shared address {}, {}: {}", who(thread), i,
+          "{} reads {}, {}: {}", who(thread), address_text(i),
           flying ? "which a copy that was not waited for is writing" : "which nobody has written",
           at(site));
     });
@@ -40,61 +49,98 @@ void Machine::check_values(unsigned offset, int bytes, std::uint32_t site, int t
   }
 }
 
+// A barrier is no data.
+bool Machine::check_no_barrier(unsigned place, int bytes, std::uint32_t site, int thread) {
+  const auto begin = bytes_.begin() + place;
+  if (barriers_.empty() || std::find(begin, begin + bytes, Byte::barrier) == begin + bytes)
+    return true;
+  findings_.add(Kind::barrier_misuse, site, [&] {
+    return fmt::format("{} uses {}, where a barrier is, as data: {}", who(thread),
+                       address_text(place), at(site));
+  });
+  return false;
+}
+
 void Machine::report_race(const Access* earlier, const char* access, std::uint32_t site, int thread,
-                          unsigned address) {
+                          unsigned place) {
   if (earlier == nullptr) return;
   const Access other = *earlier;
   findings_.add(Kind::race, std::uint64_t{other.site} << 32 | site, [&] {
-    return fmt::format("{} {} shared address {} by {}, with no barrier since thread {}'s {}",
-                       who(thread), access, address, at(site), other.thread, at(other.site));
+    const std::string whose = other.thread < threads_.size()
+                                  ? fmt::format("thread {}'s ", other.thread % shape_.threads)
+                                  : std::string("the asynchronous ");
+    return fmt::format("{} {} {} by {}, with no barrier since {}{}", who(thread), access,
+                       address_text(place), at(site), whose, at(other.site));
   });
+}
+
+void Machine::set_bytes(unsigned place, int bytes, Byte state) {
+  std::fill_n(bytes_.begin() + place, bytes, state);
+}
+
+// Notes an ordinary write, which TMA and wgmma see only behind a fence of its thread.
+void Machine::wrote(unsigned place, int bytes, int thread) {
+  set_bytes(place, bytes, Byte::initialised);
+  if (unfenced_.empty()) return;
+  std::fill_n(unfenced_.begin() + place, bytes, static_cast<std::uint16_t>(thread + 1));
+  threads_[static_cast<std::size_t>(thread)].unfenced.emplace_back(place, bytes);
+}
+
+void Machine::count_banks(unsigned address, int bytes, std::uint32_t site) {
+  if (const int passes = banks_.add(thread_ / 32, thread_ % 32, site, address, bytes); passes > 0)
+    add_conflicts(site, passes);
 }
 
 void Machine::load_shared(void* value, unsigned address, int bytes, std::uint32_t site,
                           int thread) {
   std::memset(value, 0xff, static_cast<std::size_t>(bytes));
-  if (!check_shared(address, bytes, site, thread)) return;
-  const unsigned offset = address - kSharedBegin;
-  check_values(offset, bytes, site, thread);
+  const std::optional<unsigned> place = place_of(address, bytes, bytes, false, site, thread);
+  if (!place || !check_no_barrier(*place, bytes, site, thread)) return;
+  check_values(*place, bytes, site, thread);
   if (options_.races)
-    report_race(races_.read(thread, offset, bytes, site), "reads", site, thread, offset);
-  std::memcpy(value, &shared_[offset], static_cast<std::size_t>(bytes));
+    report_race(races_.read(thread, *place, bytes, site), "reads", site, thread, *place);
+  std::memcpy(value, &shared_[*place], static_cast<std::size_t>(bytes));
 }
 
-void Machine::store_shared(unsigned address, const void* value, int bytes, std::uint32_t site) {
-  if (!check_shared(address, bytes, site, thread_)) return;
-  const unsigned offset = address - kSharedBegin;
+void Machine::store_shared(unsigned address, const void* value, int bytes, std::uint32_t site,
+                           int thread) {
+  const std::optional<unsigned> place = place_of(address, bytes, bytes, false, site, thread);
+  if (!place || !check_no_barrier(*place, bytes, site, thread)) return;
   if (options_.races)
-    report_race(races_.write(thread_, offset, bytes, site), "writes", site, thread_, offset);
-  std::memcpy(&shared_[offset], value, static_cast<std::size_t>(bytes));
-  std::fill_n(bytes_.begin() + offset, bytes, Byte::initialised);
+    report_race(races_.write(thread, *place, bytes, site), "writes", site, thread, *place);
+  std::memcpy(&shared_[*place], value, static_cast<std::size_t>(bytes));
+  wrote(*place, bytes, thread);
 }
 
-bool Machine::check_global(const void* address, int bytes, std::uint32_t site, bool write) {
-  const char* const verb = write ? "writes" : "reads";
-  if (reinterpret_cast<std::uintptr_t>(address) % static_cast<unsigned>(bytes) != 0) {
-    findings_.add(Kind::global_alignment, site, [&] {
-      return fmt::format("{} {} {} bytes at a misaligned address, {}: {}", who(thread_), verb,
-                         bytes, memory_.place_of(address), at(site));
-    });
-    return false;
-  }
-  const GlobalMemory::Fault fault =
-      write ? memory_.write(address, bytes) : memory_.read(address, bytes);
+bool Machine::check_global(const void* address, int bytes, std::uint32_t site, Use use) {
+  if (reinterpret_cast<std::uintptr_t>(address) % static_cast<unsigned>(bytes) == 0)
+    return check_range(address, bytes, site, use);
+  findings_.add(Kind::global_alignment, site, [&] {
+    return fmt::format("{} uses {} bytes at a misaligned address, {}: {}", who(thread_), bytes,
+                       memory_.place_of(address), at(site));
+  });
+  return false;
+}
+
+bool Machine::check_range(const void* address, int bytes, std::uint32_t site, Use use) {
+  GlobalMemory::Fault fault = GlobalMemory::Fault::none;
+  if (use != Use::write) fault = memory_.read(address, bytes);
+  if (use != Use::read && fault == GlobalMemory::Fault::none) fault = memory_.write(address, bytes);
   if (fault == GlobalMemory::Fault::none) return true;
   const bool bounds = fault == GlobalMemory::Fault::bounds;
   findings_.add(bounds ? Kind::global_bounds : Kind::global_uninitialised, site, [&] {
-    return fmt::format("{} {} {} bytes that {}, {}: {}", who(thread_), verb, bytes,
-                       !bounds ? "nobody has written"
-                       : write ? "are no element of an output"
-                               : "are no element of a tensor",
+    return fmt::format("{} {} {} bytes that {}, {}: {}", who(thread_),
+                       use == Use::read ? "reads" : "writes", bytes,
+                       !bounds            ? "nobody has written"
+                       : use == Use::read ? "are no element of a tensor"
+                                          : "are no element of an output",
                        memory_.place_of(address), at(site));
   });
   return false;
 }
 
 void Machine::load_global(void* value, const void* address, int bytes, std::uint32_t site) {
-  if (check_global(address, bytes, site, false)) {
+  if (check_global(address, bytes, site, Use::read)) {
     std::memcpy(value, address, static_cast<std::size_t>(bytes));
   } else {
     std::memset(value, 0xff, static_cast<std::size_t>(bytes));
@@ -102,24 +148,23 @@ void Machine::load_global(void* value, const void* address, int bytes, std::uint
 }
 
 void Machine::store_global(void* address, const void* value, int bytes, std::uint32_t site) {
-  if (check_global(address, bytes, site, true))
+  if (check_global(address, bytes, site, Use::write))
     std::memcpy(address, value, static_cast<std::size_t>(bytes));
 }
 
 void Machine::copy_async(unsigned shared, const void* global, bool valid, std::uint32_t site) {
   constexpr int kBytes = 16;
-  if (!check_shared(shared, kBytes, site, thread_)) return;
-  if (valid && !check_global(global, kBytes, site, false)) return;
-  const unsigned offset = shared - kSharedBegin;
+  const std::optional<unsigned> place = place_of(shared, kBytes, kBytes, false, site, thread_);
+  if (!place || !check_no_barrier(*place, kBytes, site, thread_)) return;
+  if (valid && !check_global(global, kBytes, site, Use::read)) return;
   if (options_.races)
-    report_race(races_.begin_copy(thread_, offset, kBytes, site), "starts to write", site, thread_,
-                offset);
+    report_race(races_.begin_copy(thread_, *place, kBytes, site), "starts to write", site, thread_,
+                *place);
   // A NaN of every type, until the copy arrives.
-  std::memset(&shared_[offset], 0xff, kBytes);
-  std::fill_n(bytes_.begin() + offset, kBytes, Byte::in_flight);
-  Copy copy{offset, valid ? global : nullptr, site, false};
-  if (options_.mode == Mode::early || (options_.mode == Mode::random && random_() % 2 == 0))
-    arrive(copy);
+  std::memset(&shared_[*place], 0xff, kBytes);
+  set_bytes(*place, kBytes, Byte::in_flight);
+  Copy copy{*place, valid ? global : nullptr, site, false};
+  if (options_.mode == Mode::early || (options_.mode == Mode::random && chance(2))) arrive(copy);
   self().open.push_back(copy);
 }
 
@@ -127,9 +172,9 @@ void Machine::arrive(Copy& copy) {
   if (copy.arrived) return;
   copy.arrived = true;
   if (copy.global != nullptr) {
-    std::memcpy(&shared_[copy.shared], copy.global, 16);
+    std::memcpy(&shared_[copy.place], copy.global, 16);
   } else {
-    std::memset(&shared_[copy.shared], 0, 16);
+    std::memset(&shared_[copy.place], 0, 16);
   }
 }
 
@@ -142,8 +187,8 @@ void Machine::commit_copies(std::uint32_t site) {
 void Machine::complete_oldest(Thread& thread) {
   for (Copy& copy : thread.groups.front()) {
     arrive(copy);
-    std::fill_n(bytes_.begin() + copy.shared, 16, Byte::initialised);
-    if (options_.races) races_.end_copy(thread_, copy.shared, 16);
+    wrote(copy.place, 16, thread_);
+    if (options_.races) races_.end_copy(thread_, copy.place, 16);
   }
   thread.groups.pop_front();
 }
@@ -154,7 +199,7 @@ void Machine::wait_copies(int pending, std::uint32_t site) {
   if (options_.mode != Mode::random) return;
   for (std::vector<Copy>& group : self().groups)
     for (Copy& copy : group)
-      if (random_() % 4 == 0) arrive(copy);
+      if (chance(4)) arrive(copy);
 }
 
 }  // namespace flashwright::emulator

@@ -10,22 +10,31 @@ constexpr std::uint32_t kInFlight = std::numeric_limits<std::uint32_t>::max();
 
 }  // namespace
 
-Races::Races(int threads, int bytes)
+Races::Races(int threads, int agents, int bytes)
     : threads_(static_cast<std::size_t>(threads)),
-      clocks_(threads_ * threads_, 0),
+      slots_(static_cast<std::size_t>(threads + agents)),
+      clocks_(threads_ * slots_, 0),
+      completed_(static_cast<std::size_t>(agents), 0),
       granules_(static_cast<std::size_t>(bytes + 15) / 16) {
-  for (std::size_t i = 0; i < threads_; ++i) clocks_[i * threads_ + i] = 1;
+  for (std::size_t i = 0; i < threads_; ++i) clocks_[i * slots_ + i] = 1;
 }
 
 void Races::join(int first, int count) {
-  const auto begin = static_cast<std::size_t>(first), members = static_cast<std::size_t>(count);
-  std::vector<std::uint32_t> all(threads_, 0);
-  for (std::size_t i = begin; i < begin + members; ++i)
-    for (std::size_t j = 0; j < threads_; ++j) all[j] = std::max(all[j], clocks_[i * threads_ + j]);
-  for (std::size_t i = begin; i < begin + members; ++i) {
-    std::copy(all.begin(), all.end(), clocks_.begin() + static_cast<std::ptrdiff_t>(i * threads_));
-    ++clocks_[i * threads_ + i];
-  }
+  Clock all(slots_, 0);
+  for (int i = first; i < first + count; ++i) release(i, all);
+  for (int i = first; i < first + count; ++i) acquire(i, all);
+}
+
+void Races::release(int thread, Clock& into) {
+  const auto row = static_cast<std::size_t>(thread);
+  into.resize(slots_, 0);
+  for (std::size_t j = 0; j < slots_; ++j) into[j] = std::max(into[j], clocks_[row * slots_ + j]);
+  ++clocks_[row * slots_ + row];
+}
+
+void Races::acquire(int thread, const Clock& from) {
+  std::uint32_t* const mine = &clocks_[static_cast<std::size_t>(thread) * slots_];
+  for (std::size_t j = 0; j < from.size(); ++j) mine[j] = std::max(mine[j], from[j]);
 }
 
 template <typename Visit>
@@ -44,29 +53,38 @@ void Races::each_cell(unsigned address, int bytes, Visit&& visit) {
     visit(granule.cells[i]);
 }
 
+// A reader that this one knows of is represented by it: whoever knows this one knows the other.
+void Races::remember(int thread, Cell& cell, const Access& mine) {
+  for (int i = 0; i < cell.count; ++i)
+    if (Access& other = cell.reads[static_cast<std::size_t>(i)];
+        other.thread == mine.thread || (mine.clock != kInFlight && knows(thread, other))) {
+      if (other.clock != kInFlight) other = mine;
+      return;
+    }
+  if (cell.count < kReaders) {
+    cell.reads[static_cast<std::size_t>(cell.count++)] = mine;
+    return;
+  }
+  // One that is still reading is kept as long as there are others.
+  for (int tries = 1; tries < kReaders; ++tries) {
+    if (cell.reads[static_cast<std::size_t>(cell.next)].clock != kInFlight) break;
+    cell.next = (cell.next + 1) % kReaders;
+  }
+  cell.reads[static_cast<std::size_t>(cell.next)] = mine;
+  cell.next = (cell.next + 1) % kReaders;
+}
+
 const Access* Races::read(int thread, Cell& cell, std::uint32_t site) {
   const Access* race = nullptr;
   if (!knows(thread, cell.write)) {
     found_ = cell.write;
     race = &found_;
   }
-  const Access mine{own(thread), site, static_cast<std::uint16_t>(thread)};
-  // A reader that this one knows of is represented by it: whoever knows this one knows the other.
-  for (int i = 0; i < cell.count; ++i)
-    if (knows(thread, cell.reads[static_cast<std::size_t>(i)])) {
-      cell.reads[static_cast<std::size_t>(i)] = mine;
-      return race;
-    }
-  if (cell.count < kReaders) {
-    cell.reads[static_cast<std::size_t>(cell.count++)] = mine;
-  } else {
-    cell.reads[static_cast<std::size_t>(cell.next)] = mine;
-    cell.next = (cell.next + 1) % kReaders;
-  }
+  remember(thread, cell, {own(thread), site, static_cast<std::uint16_t>(thread)});
   return race;
 }
 
-const Access* Races::write(int thread, Cell& cell, std::uint32_t clock, std::uint32_t site) {
+const Access* Races::write(int thread, Cell& cell, const Access& mine) {
   const Access* race = nullptr;
   const auto check = [&](const Access& access) {
     if (race != nullptr || knows(thread, access)) return;
@@ -75,7 +93,7 @@ const Access* Races::write(int thread, Cell& cell, std::uint32_t clock, std::uin
   };
   check(cell.write);
   for (int i = 0; i < cell.count; ++i) check(cell.reads[static_cast<std::size_t>(i)]);
-  cell.write = {clock, site, static_cast<std::uint16_t>(thread)};
+  cell.write = mine;
   cell.count = cell.next = 0;
   return race;
 }
@@ -91,19 +109,16 @@ const Access* Races::read(int thread, unsigned address, int bytes, std::uint32_t
 const Access* Races::write(int thread, unsigned address, int bytes, std::uint32_t site) {
   const Access* race = nullptr;
   each_cell(address, bytes, [&](Cell& cell) {
-    if (const Access* const found = write(thread, cell, own(thread), site)) race = found;
+    if (const Access* const found =
+            write(thread, cell, {own(thread), site, static_cast<std::uint16_t>(thread)}))
+      race = found;
   });
   if (bytes == 16) granules_[address / 16].whole = true;
   return race;
 }
 
 const Access* Races::begin_copy(int thread, unsigned address, int bytes, std::uint32_t site) {
-  const Access* race = nullptr;
-  each_cell(address, bytes, [&](Cell& cell) {
-    if (const Access* const found = write(thread, cell, kInFlight, site)) race = found;
-  });
-  if (bytes == 16) granules_[address / 16].whole = true;
-  return race;
+  return begin_write(thread, thread, address, bytes, site);
 }
 
 void Races::end_copy(int thread, unsigned address, int bytes) {
@@ -111,6 +126,57 @@ void Races::end_copy(int thread, unsigned address, int bytes) {
     if (cell.write.thread == thread && cell.write.clock == kInFlight)
       cell.write.clock = own(thread);
   });
+}
+
+const Access* Races::begin_write(int thread, int agent, unsigned address, int bytes,
+                                 std::uint32_t site) {
+  const Access* race = nullptr;
+  each_cell(address, bytes, [&](Cell& cell) {
+    if (const Access* const found =
+            write(thread, cell, {kInFlight, site, static_cast<std::uint16_t>(agent)}))
+      race = found;
+  });
+  if (bytes == 16) granules_[address / 16].whole = true;
+  return race;
+}
+
+void Races::end_write(int agent, unsigned address, int bytes) {
+  each_cell(address, bytes, [&](Cell& cell) {
+    if (cell.write.thread == agent && cell.write.clock == kInFlight)
+      cell.write.clock = completed_[static_cast<std::size_t>(agent) - threads_] + 1;
+  });
+}
+
+const Access* Races::begin_read(std::span<const int> threads, int agent, unsigned address,
+                                int bytes, std::uint32_t site) {
+  const Access* race = nullptr;
+  each_cell(address, bytes, [&](Cell& cell) {
+    for (const int thread : threads)
+      if (race == nullptr && !knows(thread, cell.write)) {
+        found_ = cell.write;
+        race = &found_;
+      }
+    remember(threads[0], cell, {kInFlight, site, static_cast<std::uint16_t>(agent)});
+  });
+  return race;
+}
+
+// A thread can be the agent of reads of its own.
+void Races::end_read(int agent, unsigned address, int bytes) {
+  const auto slot = static_cast<std::size_t>(agent);
+  const std::uint32_t clock = slot < threads_ ? own(agent) : completed_[slot - threads_] + 1;
+  each_cell(address, bytes, [&](Cell& cell) {
+    for (int i = 0; i < cell.count; ++i)
+      if (Access& access = cell.reads[static_cast<std::size_t>(i)];
+          access.thread == agent && access.clock == kInFlight)
+        access.clock = clock;
+  });
+}
+
+void Races::release_agent(int agent, Clock& into) {
+  const auto slot = static_cast<std::size_t>(agent);
+  into.resize(slots_, 0);
+  into[slot] = ++completed_[slot - threads_];
 }
 
 }  // namespace flashwright::emulator

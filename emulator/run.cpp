@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <mutex>
 #include <thread>
 
+#include "core/device_profiles.hpp"
 #include "core/error.hpp"
 
 namespace flashwright::emulator {
@@ -14,16 +16,24 @@ namespace {
 
 constexpr int kMaxThreads = 1024;
 constexpr int kMaxSharedBytes = 227 * 1024;  // the largest block of any architecture
+constexpr int kMaxCluster = 8;
 
-void check_limits(const LaunchStep& step) {
+// `most_shared` bytes: of a block of the target.
+void check_limits(const LaunchStep& step, int most_shared) {
   if (step.threads < 32 || step.threads > kMaxThreads || step.threads % 32 != 0)
     throw Error(Status::unsupported,
                 fmt::format("emulator: {}: {} threads; expected whole warps, at most {} threads",
                             step.entry, step.threads, kMaxThreads));
-  if (step.smem_bytes < 0 || step.smem_bytes > kMaxSharedBytes)
+  if (step.smem_bytes < 0 || step.smem_bytes > most_shared)
     throw Error(Status::unsupported,
                 fmt::format("emulator: {}: {} bytes of shared memory; expected at most {}",
-                            step.entry, step.smem_bytes, kMaxSharedBytes));
+                            step.entry, step.smem_bytes, most_shared));
+}
+
+// What the compiler may give a thread at the start.
+int first_registers(int threads, int blocks_per_sm) {
+  constexpr int kRegisters = 65536, kMost = 256;
+  return std::min(kMost, kRegisters / (threads * std::max(1, blocks_per_sm)) / 8 * 8);
 }
 
 void register_arguments(const Arguments& arguments, GlobalMemory& memory) {
@@ -56,26 +66,54 @@ Arguments as_on_device(Arguments arguments, BackendKind backend) {
   return arguments;
 }
 
-// Blocks are handed out in order; each thread has a machine of its own.
+struct Totals {
+  Findings findings;
+  Conflicts conflicts;
+};
+
+// Clusters are handed out in order; each thread has a machine of its own.
 void run_step(const HostUnit& unit, const LaunchStep& step, std::int64_t blocks, const void* params,
-              GlobalMemory& memory, const RunOptions& options, Findings& findings,
-              Conflicts& conflicts, RunReport& report) {
+              GlobalMemory& memory, const RunOptions& options, Totals& totals, RunReport& report) {
   const HostUnit::Entry entry = unit.entry(step.entry);
+  const int cluster = unit.cluster_blocks(step.entry);
+  if (cluster < 1 || cluster > kMaxCluster || blocks % cluster != 0)
+    throw Error(Status::unsupported,
+                fmt::format("emulator: {}: {} blocks in clusters of {}; expected whole clusters of "
+                            "at most {}",
+                            step.entry, blocks, cluster, kMaxCluster));
+  const BlockShape shape{step.threads, step.smem_bytes, cluster,
+                         first_registers(step.threads, unit.blocks_per_sm(step.entry))};
   std::atomic<std::int64_t> next{0};
   std::mutex mutex;
   const auto work = [&] {
-    Machine machine(unit.translation(), memory, step,
+    Machine machine(unit.translation(), memory, shape,
                     {options.mode, options.races, options.seed, options.max_steps});
-    for (std::int64_t block = next++; block < blocks; block = next++)
-      machine.run_block(entry, params, block);
+    for (std::int64_t i = next++; i < blocks / cluster; i = next++)
+      machine.run_cluster(entry, params, i * cluster);
     const std::scoped_lock lock(mutex);
-    findings.merge(machine.findings());
-    for (const auto& [site, count] : machine.conflicts()) conflicts[site] += count;
+    totals.findings.merge(machine.findings());
+    for (const auto& [site, count] : machine.conflicts()) totals.conflicts[site] += count;
     report.steps += machine.steps();
   };
+  const auto start = std::chrono::steady_clock::now();
   std::vector<std::jthread> helpers;
-  for (int i = 1; i < options.threads && i < blocks; ++i) helpers.emplace_back(work);
+  for (int i = 1; i < options.threads && i < blocks / cluster; ++i) helpers.emplace_back(work);
   work();
+  helpers.clear();
+  report.blocks += blocks;
+  report.run_ms +=
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+}
+
+void fill_report(const Totals& totals, const Translation& translation, RunReport& report) {
+  report.findings = totals.findings.all();
+  for (const auto& [site, count] : totals.conflicts) {
+    report.bank_conflicts += count;
+    report.conflict_places.push_back({describe(translation, site), count});
+  }
+  std::stable_sort(
+      report.conflict_places.begin(), report.conflict_places.end(),
+      [](const ConflictPlace& a, const ConflictPlace& b) { return a.passes > b.passes; });
 }
 
 }  // namespace
@@ -87,7 +125,8 @@ RunReport run(const HostUnit& unit, const Config& config, const Problem& problem
       resolve(config, problem, as_on_device(arguments, problem.target.backend));
   RunReport report;
   if (resolved.empty) return report;
-  for (const LaunchStep& step : plan.steps) check_limits(step);
+  const int most_shared = assumed_device(problem.target).smem_per_block;
+  for (const LaunchStep& step : plan.steps) check_limits(step, most_shared);
   GlobalMemory memory;
   register_arguments(arguments, memory);
   std::vector<std::uint64_t> workspace((workspace_bytes + 7) / 8 + 32, ~std::uint64_t{0});
@@ -99,23 +138,26 @@ RunReport run(const HostUnit& unit, const Config& config, const Problem& problem
   alignas(8) unsigned char params[kMaxParamBytes];
   plan.params.fill(values, params);
 
-  Findings findings;
-  Conflicts conflicts;
-  const auto start = std::chrono::steady_clock::now();
+  Totals totals;
   for (const LaunchStep& step : plan.steps) {
     const auto blocks =
         static_cast<std::int64_t>(Rule(*step.grid, rule_variables())(resolved.rule_values.data()));
-    report.blocks += blocks;
-    run_step(unit, step, blocks, params, memory, options, findings, conflicts, report);
+    run_step(unit, step, blocks, params, memory, options, totals, report);
   }
-  report.run_ms =
-      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-  report.findings = findings.all();
-  for (const auto& [site, count] : conflicts) {
-    report.bank_conflicts += count;
-    report.conflict_places.push_back(
-        fmt::format("{}: {} extra passes", describe(unit.translation(), site), count));
-  }
+  fill_report(totals, unit.translation(), report);
+  return report;
+}
+
+RunReport run_entry(const HostUnit& unit, const EntryLaunch& launch, GlobalMemory& memory,
+                    const RunOptions& options) {
+  LaunchStep step = unit.translation().plan.steps.at(0);
+  step.threads = launch.threads;
+  step.smem_bytes = launch.smem_bytes;
+  check_limits(step, kMaxSharedBytes);
+  RunReport report;
+  Totals totals;
+  run_step(unit, step, launch.blocks, launch.params, memory, options, totals, report);
+  fill_report(totals, unit.translation(), report);
   return report;
 }
 

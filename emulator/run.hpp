@@ -20,11 +20,16 @@ struct RunOptions {
   int threads = 1;                       // of the host; each takes blocks in turn
 };
 
+struct ConflictPlace {
+  std::string text;  // "load_matrices in f, line 7"
+  std::int64_t passes = 0;
+};
+
 struct RunReport {
   std::vector<Finding> findings;
   std::int64_t blocks = 0, steps = 0;
-  std::int64_t bank_conflicts = 0;           // extra passes of all loads of matrices
-  std::vector<std::string> conflict_places;  // "load_matrices in f, line 7: 12 extra passes"
+  std::int64_t bank_conflicts = 0;             // extra passes over shared memory, in all
+  std::vector<ConflictPlace> conflict_places;  // the most first
   double run_ms = 0;
 };
 

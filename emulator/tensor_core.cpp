@@ -3,18 +3,19 @@
 #include <bit>
 
 namespace flashwright::emulator {
-namespace {
 
-float from_bf16(std::uint32_t bits) { return std::bit_cast<float>(bits << 16); }
+float value_of_bf16(std::uint32_t bits) { return std::bit_cast<float>(bits << 16); }
 
 // Exact for every code: the exponent is moved by a product, which also makes numbers of the small ones.
-float from_fp16(std::uint32_t bits) {
+float value_of_fp16(std::uint32_t bits) {
   const float magnitude = std::bit_cast<float>((bits & 0x7fffu) << 13) * 0x1p112f;
   const bool special = (bits & 0x7c00u) == 0x7c00u;
   const std::uint32_t word =
       special ? 0x7f800000u | (bits & 0x3ffu) << 13 : std::bit_cast<std::uint32_t>(magnitude);
   return std::bit_cast<float>(word | (bits & 0x8000u) << 16);
 }
+
+namespace {
 
 float from_tf32(std::uint32_t bits) { return std::bit_cast<float>(bits & 0xffffe000u); }
 
@@ -66,8 +67,8 @@ void multiply_pairs(const WarpMultiply& lanes) {
 
 }  // namespace
 
-void multiply_bf16(const WarpMultiply& lanes) { multiply_pairs<from_bf16>(lanes); }
-void multiply_fp16(const WarpMultiply& lanes) { multiply_pairs<from_fp16>(lanes); }
+void multiply_bf16(const WarpMultiply& lanes) { multiply_pairs<value_of_bf16>(lanes); }
+void multiply_fp16(const WarpMultiply& lanes) { multiply_pairs<value_of_fp16>(lanes); }
 
 void multiply_tf32(const WarpMultiply& lanes) {
   float a[16][8], b[8][8], sums[16][8];

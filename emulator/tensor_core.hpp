@@ -12,6 +12,9 @@
 
 namespace flashwright::emulator {
 
+float value_of_bf16(std::uint32_t bits);
+float value_of_fp16(std::uint32_t bits);
+
 // One operand set of a lane; `d` is read and written.
 struct MultiplyOperands {
   float* d;

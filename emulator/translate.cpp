@@ -68,13 +68,22 @@ std::vector<std::string> words(const std::string& line) {
 struct Item {
   std::size_t first, last;  // lines
   std::string name;
+  std::string head;  // the declaration, up to its body
 };
+
+// What stands between the parentheses of `word(...)`; empty when it is not there.
+std::string arguments_of(const std::string& head, const std::string& word) {
+  const std::size_t at = head.find(word + "(");
+  if (at == std::string::npos) return {};
+  const std::size_t begin = at + word.size() + 1;
+  return head.substr(begin, head.find(')', begin) - begin);
+}
 
 // The name that a declaration declares: the word before its parameters.
 std::string declared_name(std::string head) {
-  constexpr std::string_view kBounds = "__launch_bounds__(";
-  if (const std::size_t at = head.find(kBounds); at != std::string::npos)
-    head.erase(at, head.find(')', at) - at + 1);
+  for (const std::string_view attribute : {"__launch_bounds__(", "__cluster_dims__("})
+    if (const std::size_t at = head.find(attribute); at != std::string::npos)
+      head.erase(at, head.find(')', at) - at + 1);
   const std::vector<std::string> before = words(head.substr(0, head.find_first_of("({")));
   return before.empty() ? std::string() : before.back();
 }
@@ -96,16 +105,16 @@ std::vector<Item> items_of(const Lines& lines, const std::string& name) {
     if (begin.find('}') == std::string::npos || begin.ends_with('{'))
       while (i < lines.size() && lines[i] != "}" && lines[i] != "};") ++i;
     if (i == lines.size()) refuse(name, first, "a body without an end");
-    items.push_back({first, i, declared_name(head)});
+    items.push_back({first, i, declared_name(head), head});
   }
   return items;
 }
 
-// Puts a stand-in in place of a wrapper; what is no wrapper stays.
-void replace_wrapper(Lines& lines, const Item& item, const std::string& name) {
+// The stand-in for a function that is a wrapper; empty for one that is none.
+std::string stand_in_for(const Item& item, const std::string& body, const std::string& name) {
+  ProductForm form;
+  if (read_product(item.name, body, form)) return product_stand_in(item.name, form);
   const std::span<const Wrapper> table = wrappers();
-  std::string body;
-  for (std::size_t i = item.first; i <= item.last; ++i) body += without_comment(lines[i]) + '\n';
   bool known = false, plain = false;
   for (std::size_t row = 0; row < table.size(); ++row) {
     if (item.name != table[row].name) continue;
@@ -115,19 +124,30 @@ void replace_wrapper(Lines& lines, const Item& item, const std::string& name) {
     std::string stand_in = table[row].stand_in;
     for (std::size_t at = 0; (at = stand_in.find("(#)", at)) != std::string::npos;)
       stand_in.replace(at + 1, 1, std::to_string(row));
-    for (std::size_t i = item.first; i <= item.last; ++i) lines[i].clear();
-    lines[item.first] = stand_in;
-    return;
+    return stand_in;
   }
   if (known && !plain)
     refuse(name, item.first, fmt::format("'{}' is not the wrapper that is emulated", item.name));
+  return {};
+}
+
+// Puts a stand-in in place of a wrapper; what is no wrapper stays. True when it was one.
+bool replace_wrapper(Lines& lines, const Item& item, const std::string& name) {
+  std::string body;
+  for (std::size_t i = item.first; i <= item.last; ++i) body += without_comment(lines[i]) + '\n';
+  const std::string stand_in = stand_in_for(item, body, name);
+  if (stand_in.empty()) return false;
+  for (std::size_t i = item.first; i <= item.last; ++i) lines[i].clear();
+  lines[item.first] = stand_in;
+  return true;
 }
 
 // What only a compiler for GPUs understands must be gone.
 void refuse_the_rest(const Lines& lines, const std::vector<bool>& replaced,
                      const std::string& name) {
-  static const std::set<std::string> allowed = {"__device__", "__forceinline__", "__global__",
-                                                "__launch_bounds__", "__grid_constant__"};
+  static const std::set<std::string> allowed = {"__device__",        "__forceinline__",
+                                                "__global__",        "__launch_bounds__",
+                                                "__grid_constant__", "__cluster_dims__"};
   static const std::set<std::string> refused = {"asm",      "threadIdx", "blockIdx",
                                                 "blockDim", "gridDim",   "warpSize"};
   for (std::size_t i = 0; i < lines.size(); ++i) {
@@ -206,19 +226,57 @@ std::string unit_file(std::string_view path) {
   throw Error(Status::internal, fmt::format("emulator: no unit file '{}'", path));
 }
 
-// What the emulator looks up in the compiled unit.
-std::string exports(const LaunchPlan& plan) {
+// What the emulator looks up in the compiled unit: each entry, how many of its blocks share a
+// multiprocessor, and how many make a cluster.
+std::string exports(const LaunchPlan& plan, const std::vector<Item>& items) {
   std::string text =
       "#line 1 \"exports\"\n"
       "#define FW_EXPORT extern \"C\" __attribute__((visibility(\"default\")))\n"
       "FW_EXPORT void fw_bind(const FwEmulator* emulator) { fw_emulator = emulator; }\n"
-      "FW_EXPORT int fw_params_bytes() { return sizeof(Params); }\n";
-  for (const LaunchStep& step : plan.steps)
+      "FW_EXPORT int fw_params_bytes() { return sizeof(Params); }\n"
+      "static int fw_second(int = 0, int second = 1, int = 1) { return second; }\n"
+      "static int fw_product(int x = 1, int y = 1, int z = 1) { return x * y * z; }\n";
+  for (const LaunchStep& step : plan.steps) {
+    std::string head;
+    for (const Item& item : items)
+      if (item.name == step.entry) head = item.head;
     text += fmt::format(
         "FW_EXPORT void fw_run_{0}(const void* params) {{ {0}(*static_cast<const "
-        "Params*>(params)); }}\n",
-        step.entry);
+        "Params*>(params)); }}\n"
+        "FW_EXPORT int fw_blocks_{0}() {{ return fw_second({1}); }}\n"
+        "FW_EXPORT int fw_cluster_{0}() {{ return fw_product({2}); }}\n",
+        step.entry, arguments_of(head, "__launch_bounds__"),
+        arguments_of(head, "__cluster_dims__"));
+  }
   return text;
+}
+
+// Whether a wrapper belongs to sm_90, where copies and products run beside the threads.
+bool is_asynchronous(const std::string& name) {
+  static const std::set<std::string> names = {
+      "init_barrier",   "load_box",        "load_box_5d",        "load_row",
+      "store_box",      "add_box",         "store_row",          "add_row",
+      "fence_products", "commit_products", "fence_async_shared", "load_box_to_blocks"};
+  return names.contains(name);
+}
+
+// The text with its wrappers replaced, for the entries of the plan.
+void translate_lines(Lines& lines, Translation& out) {
+  out.functions.resize(lines.size() + 1);
+  std::vector<bool> replaced(lines.size(), false);
+  const std::vector<Item> items = items_of(lines, out.name);
+  for (const Item& item : items) {
+    for (std::size_t i = item.first; i <= item.last; ++i) out.functions[i + 1] = item.name;
+    replaced[item.first] = replace_wrapper(lines, item, out.name);
+    out.asynchronous = out.asynchronous || (replaced[item.first] && is_asynchronous(item.name));
+  }
+  refuse_the_rest(lines, replaced, out.name);
+  out.text = unit_file("interface.h") + unit_file("prelude.h");
+  for (std::size_t at = 0; (at = out.text.find("#pragma once\n", at)) != std::string::npos;)
+    out.text.erase(at, 13);
+  out.text += fmt::format("#line 1 \"{}\"\n", out.name);
+  for (const std::string& line : lines) out.text += line + '\n';
+  out.text += exports(out.plan, items);
 }
 
 }  // namespace
@@ -232,26 +290,25 @@ Translation translate(std::string_view emitted, const std::string& name) {
     throw Error(Status::unsupported,
                 fmt::format("emulator: {}: no line 'Launch ENTRY: ...' at its head", name));
   read_params(lines, name, out.plan);
-  out.functions.resize(lines.size() + 1);
-  std::vector<bool> replaced(lines.size(), false);
-  for (const Item& item : items_of(lines, name)) {
-    for (std::size_t i = item.first; i <= item.last; ++i) out.functions[i + 1] = item.name;
-    const std::string before = lines[item.first];
-    replace_wrapper(lines, item, name);
-    replaced[item.first] = lines[item.first] != before;
-  }
-  refuse_the_rest(lines, replaced, name);
-  out.text = unit_file("interface.h") + unit_file("prelude.h");
-  for (std::size_t at = 0; (at = out.text.find("#pragma once\n", at)) != std::string::npos;)
-    out.text.erase(at, 13);
-  out.text += fmt::format("#line 1 \"{}\"\n", name);
-  for (const std::string& line : lines) out.text += line + '\n';
-  out.text += exports(out.plan);
+  translate_lines(lines, out);
+  return out;
+}
+
+Translation translate_entry(std::string_view text, const std::string& name,
+                            const std::string& entry) {
+  Lines lines = split_lines(text);
+  Translation out;
+  out.name = name;
+  out.known_params = false;
+  out.plan.steps.resize(1);
+  out.plan.steps[0].entry = entry;
+  translate_lines(lines, out);
   return out;
 }
 
 std::string wrapper_of(std::uint32_t site) {
   const std::size_t row = site >> 20;
+  if (row == kProductRow) return "wgmma";
   return row < wrappers().size() ? wrappers()[row].name : "?";
 }
 

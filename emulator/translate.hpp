@@ -17,6 +17,8 @@ struct Translation {
   std::string name;                    // of the emitted file in reports
   std::vector<std::string> functions;  // by line of the emitted file: the function it belongs to
   LaunchPlan plan;                     // from the banner and `struct Params`; no workspace rule
+  bool asynchronous = false;           // uses wrappers of sm_90
+  bool known_params = true;            // whether the plan says how to fill `struct Params`
 };
 
 // Throws Error(unsupported) with the line for an instruction outside of a known wrapper, a wrapper

@@ -4,6 +4,7 @@
 
 #include "core/dtype.hpp"
 #include "emulator/machine.hpp"
+#include "emulator/tensor_core.hpp"
 
 namespace flashwright::emulator {
 namespace {
@@ -56,12 +57,14 @@ void synchronize_warp(unsigned site) {
 void load_shared(void* value, unsigned address, int bytes, unsigned site) {
   here().count_step(site);
   here().load_shared(value, address, bytes, site, here().thread());
+  here().count_banks(address, bytes, site);
   here().maybe_yield();
 }
 
 void store_shared(unsigned address, const void* value, int bytes, unsigned site) {
   here().count_step(site);
-  here().store_shared(address, value, bytes, site);
+  here().store_shared(address, value, bytes, site, here().thread());
+  here().count_banks(address, bytes, site);
   here().maybe_yield();
 }
 
@@ -88,22 +91,6 @@ struct MatrixOperands {
   bool transposed;
 };
 
-// Passes over the banks beyond the first for eight rows of 16 bytes.
-int extra_passes(const std::array<unsigned, 8>& addresses) {
-  int most = 1;
-  for (std::size_t i = 0; i < 8; ++i) {
-    int same = 0;
-    for (std::size_t j = 0; j < 8; ++j) {
-      const bool counted =
-          std::find(addresses.begin(), addresses.begin() + static_cast<std::ptrdiff_t>(j),
-                    addresses[j]) != addresses.begin() + static_cast<std::ptrdiff_t>(j);
-      if (!counted && addresses[j] / 16 % 8 == addresses[i] / 16 % 8) ++same;
-    }
-    most = std::max(most, same);
-  }
-  return most - 1;
-}
-
 void load_matrices_all(Machine& machine, const Machine::Operands& lanes) {
   Matrices matrices{};
   const int first = machine.thread() / 32 * 32;
@@ -112,14 +99,14 @@ void load_matrices_all(Machine& machine, const Machine::Operands& lanes) {
   };
   int passes = 0;
   for (std::size_t i = 0; i < 4; ++i) {
-    std::array<unsigned, 8> addresses;
+    std::array<unsigned, 8> addresses{};
     for (std::size_t row = 0; row < 8; ++row) {
       const std::size_t lane = 8 * i + row;
       addresses[row] = operands(lane)->address;
       machine.load_shared(matrices[i][row].data(), addresses[row], 16, operands(lane)->site,
                           first + static_cast<int>(lane));
     }
-    passes += extra_passes(addresses);
+    passes += extra_passes(addresses.data(), 8, 16);
   }
   if (passes > 0) machine.add_conflicts(operands(0)->site, passes);
   for (std::size_t lane = 0; lane < 32; ++lane)
@@ -131,6 +118,58 @@ void load_matrices_all(Machine& machine, const Machine::Operands& lanes) {
 void load_matrices(unsigned* words, unsigned address, int transposed, unsigned site) {
   MatrixOperands operands{words, address, site, transposed != 0};
   here().meet(site, &operands, &load_matrices_all);
+}
+
+void store_matrices_all(Machine& machine, const Machine::Operands& lanes) {
+  const int first = machine.thread() / 32 * 32;
+  const auto operands = [&](std::size_t lane) {
+    return static_cast<const MatrixOperands*>(lanes[lane]);
+  };
+  int passes = 0;
+  for (std::size_t i = 0; i < 4; ++i) {
+    std::array<unsigned, 8> addresses{};
+    for (std::size_t row = 0; row < 8; ++row) {
+      const std::size_t lane = 8 * i + row;
+      std::array<std::uint16_t, 8> elements{};
+      for (std::size_t column = 0; column < 8; ++column) {
+        // Transposed, row and column change places.
+        const std::size_t r = operands(0)->transposed ? column : row,
+                          c = operands(0)->transposed ? row : column;
+        const std::uint32_t word = operands(4 * r + c / 2)->words[i];
+        elements[column] = static_cast<std::uint16_t>(word >> c % 2 * 16);
+      }
+      addresses[row] = operands(lane)->address;
+      machine.store_shared(addresses[row], elements.data(), 16, operands(lane)->site,
+                           first + static_cast<int>(lane));
+    }
+    passes += extra_passes(addresses.data(), 8, 16);
+  }
+  if (passes > 0) machine.add_conflicts(operands(0)->site, passes);
+}
+
+void store_matrices(unsigned address, const unsigned* words, int transposed, unsigned site) {
+  MatrixOperands operands{const_cast<unsigned*>(words), address, site, transposed != 0};
+  here().meet(site, &operands, &store_matrices_all);
+}
+
+int elect_lane(unsigned site) {
+  here().meet(site, nullptr, nullptr);
+  return here().thread() % 32 == here().elected_lane() ? 1 : 0;
+}
+
+void start_product(float* d, int n, const unsigned* a_words, unsigned long long a,
+                   unsigned long long b, int form, unsigned site) {
+  Product shape;
+  shape.n = n;
+  shape.a_in_registers = a_words != nullptr;
+  shape.a_k_major = (form & 1) == 0;
+  shape.b_k_major = (form & 2) == 0;
+  shape.first = (form & 4) != 0;
+  shape.bf16 = (form & 8) == 0;
+  shape.a = a;
+  shape.b = b;
+  shape.site = site;
+  here().start_product(shape, d, a_words, site);
 }
 
 template <void (*kMultiply)(const WarpMultiply&)>
@@ -150,8 +189,8 @@ float exp2_flushed(float x) {
 }
 
 constexpr FwEmulator kInterface = {
-    1,
-    [] { return here().thread(); },
+    2,
+    [] { return here().thread_in_block(); },
     [] { return static_cast<long long>(here().block()); },
     [] { return here().shared_begin(); },
     &synchronize_block,
@@ -170,6 +209,47 @@ constexpr FwEmulator kInterface = {
     &multiply<multiply_bf16>,
     &multiply<multiply_fp16>,
     &multiply<multiply_tf32>,
+    [](unsigned barrier, int count, unsigned site) { here().init_barrier(barrier, count, site); },
+    [](unsigned site) { here().publish_barriers(site); },
+    [](unsigned barrier, int bytes, int remote, unsigned site) {
+      here().arrive(barrier, bytes, remote != 0, site);
+    },
+    [](unsigned barrier, unsigned parity, unsigned site) {
+      here().wait_barrier(barrier, parity, site);
+    },
+    [](int barrier, int threads, unsigned site) {
+      here().synchronize_named(barrier, threads, site);
+    },
+    [](int barrier, int threads, unsigned site) { here().arrive_named(barrier, threads, site); },
+    [](unsigned site) { here().fence_async_shared(site); },
+    [] { return static_cast<unsigned>(here().block_in_cluster()); },
+    [](unsigned address, unsigned rank, unsigned site) {
+      return here().address_in_block(address, rank, site);
+    },
+    [](unsigned site) { here().synchronize_cluster(site); },
+    &elect_lane,
+    [](int registers, int more, unsigned site) {
+      here().set_registers(registers, more != 0, site);
+    },
+    [](unsigned shared, const void* map, unsigned barrier, const int* at, int rank, unsigned blocks,
+       unsigned site) { here().load_box(shared, map, barrier, at, rank, blocks, site); },
+    [](unsigned shared, const void* global, int bytes, unsigned barrier, unsigned site) {
+      here().load_row(shared, global, bytes, barrier, site);
+    },
+    [](const void* map, unsigned shared, const int* at, int rank, int add, unsigned site) {
+      here().store_box(map, shared, at, rank, add != 0, site);
+    },
+    [](void* global, unsigned shared, int bytes, int add, unsigned site) {
+      here().store_row(global, shared, bytes, add != 0, site);
+    },
+    [](unsigned site) { here().commit_stores(site); },
+    [](int pending, unsigned site) { here().wait_stores(pending, site); },
+    [](unsigned site) { here().fence_products(site); },
+    &start_product,
+    [](unsigned site) { here().commit_products(site); },
+    [](int pending, unsigned site) { here().wait_products(pending, site); },
+    &store_matrices,
+    [](unsigned site) { here().touched(site); },
     &Machine::tick,
     [](float a, float b, float c) { return std::fma(a, b, c); },
     &exp2_flushed,

@@ -49,6 +49,13 @@ std::size_t workspace_bytes(const Source& source, const HostProblem& host) {
   return static_cast<std::size_t>(Rule(*source.plan.workspace, rule_variables())(values));
 }
 
+std::int64_t matrix_conflicts(const emulator::RunReport& report) {
+  std::int64_t passes = 0;
+  for (const emulator::ConflictPlace& place : report.conflict_places)
+    if (contains(place.text, "_matrices")) passes += place.passes;
+  return passes;
+}
+
 std::string text_of(const emulator::RunReport& report) {
   std::string text;
   for (const emulator::Finding& finding : report.findings)

@@ -25,6 +25,10 @@ std::unique_ptr<HostProblem> problem_for(const Problem& problem, const Shape& sh
 
 std::size_t workspace_bytes(const Source& source, const HostProblem& host);
 
+// Extra passes of loads and stores of matrices, which good kernels do not have. Narrow accesses at the
+// edges of tensors may have some.
+std::int64_t matrix_conflicts(const emulator::RunReport& report);
+
 // All findings, one a line.
 std::string text_of(const emulator::RunReport& report);
 

@@ -43,7 +43,7 @@ void run_everywhere(const NamedKernel& kernel, std::mt19937_64& random, Times& t
             {mode, true, random(), 20'000'000, 1});
     times.run_ms += report.run_ms;
     CHECK(text_of(report) == "");
-    CHECK(report.bank_conflicts == 0);
+    CHECK(matrix_conflicts(report) == 0);
     CHECK(host->fault(kernel.problem, 12) == "");
   }
 }
