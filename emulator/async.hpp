@@ -38,7 +38,7 @@ struct BulkLoad {
   std::vector<Piece> pieces;
   unsigned barrier = 0;  // its place
   std::int64_t bytes = 0;
-  int block = 0;  // of the cluster
+  int block = 0, issuer_block = 0;  // of the cluster
   std::uint32_t site = 0;
   Clock issuer;  // what the thread knew that started it
 };

@@ -27,7 +27,8 @@ Machine::Machine(const Translation& translation, GlobalMemory& memory, const Blo
       stacks_(shape.threads * shape.cluster),
       threads_(static_cast<std::size_t>(shape.threads * shape.cluster)),
       warps_(threads_.size() / 32),
-      warpgroups_(threads_.size() / kWarpgroup),
+      warpgroups_per_block_((shape.threads + kWarpgroup - 1) / kWarpgroup),
+      warpgroups_(static_cast<std::size_t>(warpgroups_per_block_ * shape.cluster)),
       warpgroup_meetings_(warpgroups_.size()),
       blocks_(static_cast<std::size_t>(shape.cluster)),
       shared_(static_cast<std::size_t>(shape.smem_bytes * shape.cluster)),
@@ -82,8 +83,8 @@ void Machine::begin_thread() {
   Machine& self = *machine;
   self.entry_(self.params_);
   self.finish_thread(self.thread_);
-  ++self.own_block().exited;
   self.self().state = State::exited;
+  if (++self.own_block().exited == self.shape_.threads) self.finish_block(self.block_in_cluster());
   self.leave();
 }
 
@@ -186,17 +187,8 @@ void Machine::meet(std::uint32_t site, void* operands, Together all) {
 }
 
 void Machine::meet_warpgroup(std::uint32_t site, void* operands, Together all) {
-  const int first = thread_ / kWarpgroup * kWarpgroup;
-  const bool whole = shape_.threads % kWarpgroup == 0;
-  if (!whole) {
-    findings_.add(Kind::divergent_collective, site, [&] {
-      return fmt::format("{} is at {}, which takes whole warpgroups; the block has {} threads",
-                         who(thread_), at(site), shape_.threads);
-    });
-    return stop();
-  }
-  meet_all(warpgroup_meetings_[static_cast<std::size_t>(first / kWarpgroup)], first, kWarpgroup,
-           site, operands, all);
+  meet_all(warpgroup_meetings_[static_cast<std::size_t>(warpgroup_index())], warpgroup_begin(),
+           warpgroup_size(), site, operands, all);
 }
 
 void Machine::meet_all(Meeting& meeting, int first, int count, std::uint32_t site, void* operands,
@@ -317,6 +309,31 @@ void Machine::finish_thread(int index) {
   });
   for (auto& group : thread.store_groups)
     for (BulkStore& store : group) complete_store(store);
+}
+
+// Remembers what reaches into the memory of another block; that block has to know of it before it exits.
+void Machine::note_peer(int block, int slot, std::uint32_t site) {
+  Block& peer = blocks_[static_cast<std::size_t>(block)];
+  if (peer.exited == shape_.threads)
+    findings_.add(Kind::peer_exited, site, [&] {
+      return fmt::format("{} reaches into block {}, whose threads have exited", at(site),
+                         block_ + block);
+    });
+  if (!options_.races) return;
+  Access access = races_.now(slot);
+  access.site = site;
+  peer.from_peers.push_back(access);
+}
+
+void Machine::finish_block(int block) {
+  const int first = block * shape_.threads;
+  for (const Access& access : blocks_[static_cast<std::size_t>(block)].from_peers) {
+    if (races_.known_to_some(first, shape_.threads, access)) continue;
+    findings_.add(Kind::peer_exited, access.site, [&] {
+      return fmt::format("block {} may exit before {} reaches into it", block_ + block,
+                         at(access.site));
+    });
+  }
 }
 
 void Machine::finish_cluster() {

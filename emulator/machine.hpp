@@ -3,6 +3,7 @@
 // another.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -173,7 +174,7 @@ class Machine {
     int expected = 0, arrived = 0;
     std::uint32_t site = 0;  // of the first
     std::vector<bool> here;  // by thread of the block
-    Clock gathering;
+    Clock gathering, ended;  // what was handed on: in all, and up to the last meeting
   };
   struct Block {
     int at_barrier = 0;
@@ -181,6 +182,7 @@ class Machine {
     int exited = 0;
     std::array<NamedBarrier, kNamedBarriers> named;
     int free_registers = 0;
+    std::vector<Access> from_peers;  // what other blocks of the cluster did to its memory
   };
 
   static void begin_thread();
@@ -194,6 +196,8 @@ class Machine {
   void wait_in(State state);
   void finish_cluster();  // what has to hold when all have exited
   void finish_thread(int thread);
+  void finish_block(int block);
+  void note_peer(int block, int slot, std::uint32_t site);
   void report_stuck();  // nobody can go on
   std::string waiting_text() const;
   std::string wait_text(const Thread& thread) const;
@@ -239,7 +243,17 @@ class Machine {
   bool decode(const void* map, int rank, std::uint32_t site, TensorMapSpec& spec);
   bool place_pieces(std::vector<Piece>& pieces, int swizzle, unsigned shared, std::uint32_t site);
 
-  Warpgroup& warpgroup() { return warpgroups_[static_cast<std::size_t>(thread_ / kWarpgroup)]; }
+  // Four warps of one block; the last of a block may have fewer.
+  int warpgroup_index() const {
+    return block_in_cluster() * warpgroups_per_block_ + thread_in_block() / kWarpgroup;
+  }
+  int warpgroup_begin() const {
+    return block_in_cluster() * shape_.threads + thread_in_block() / kWarpgroup * kWarpgroup;
+  }
+  int warpgroup_size() const {
+    return std::min(kWarpgroup, (block_in_cluster() + 1) * shape_.threads - warpgroup_begin());
+  }
+  Warpgroup& warpgroup() { return warpgroups_[static_cast<std::size_t>(warpgroup_index())]; }
   int warpgroup_agent() const;
   void begin_product(Product product, float* const* d);
   bool find_places(Product& product, std::uint64_t descriptor, bool k_major, int rows);
@@ -263,6 +277,7 @@ class Machine {
   Stacks stacks_;
   std::vector<Thread> threads_;
   std::vector<Warp> warps_;
+  int warpgroups_per_block_;
   std::vector<Warpgroup> warpgroups_;
   std::vector<Meeting> warpgroup_meetings_;
   std::vector<Block> blocks_;

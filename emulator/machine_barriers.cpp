@@ -55,6 +55,11 @@ Machine::NamedBarrier& Machine::come_to(int number, int threads, std::uint32_t s
   if (barrier.here[mine]) wrong(fmt::format("comes twice to barrier {}", number));
   barrier.here[mine] = true;
   ++barrier.arrived;
+  if (options_.races && !races_.knows_all(thread_, barrier.ended))
+    wrong(
+        fmt::format("comes to barrier {} before it can know that all have come to its last "
+                    "meeting, and may be counted there",
+                    number));
   if (options_.races) races_.release(thread_, barrier.gathering);
   return barrier;
 }
@@ -62,6 +67,7 @@ Machine::NamedBarrier& Machine::come_to(int number, int threads, std::uint32_t s
 // Everybody has come: those that wait go on.
 void Machine::end_named(NamedBarrier& barrier, int number) {
   barrier.arrived = 0;
+  barrier.ended = barrier.gathering;
   const int first = block_in_cluster() * shape_.threads;
   for (int i = first; i < first + shape_.threads; ++i) {
     Thread& thread = threads_[static_cast<std::size_t>(i)];
@@ -179,12 +185,8 @@ void Machine::arrive(unsigned address, int bytes, bool remote, std::uint32_t sit
   unsigned place = 0;
   MemoryBarrier* const barrier = barrier_at(address, remote, place, site);
   if (barrier == nullptr) return;
-  const std::size_t block = place / static_cast<unsigned>(std::max(1, shape_.smem_bytes));
-  if (blocks_[block].exited == shape_.threads)
-    findings_.add(Kind::peer_exited, site, [&] {
-      return fmt::format("{} arrives at a barrier of block {}, whose threads have exited: {}",
-                         who(thread_), block_ + static_cast<std::int64_t>(block), at(site));
-    });
+  const int block = static_cast<int>(place) / std::max(1, shape_.smem_bytes);
+  if (block != block_in_cluster()) note_peer(block, thread_, site);
   if (bytes < 0 || bytes > kMostBytes)
     misuse(site, fmt::format("expects {} bytes; allowed: 0 to {}", bytes, kMostBytes));
   barrier->expected += bytes;
@@ -243,7 +245,7 @@ void Machine::set_registers(int registers, bool more, std::uint32_t site) {
   };
   if (registers < 24 || registers > 256 || registers % 8 != 0)
     wrong(fmt::format("asks for {} registers; allowed: multiples of 8 from 24 to 256", registers));
-  if (thread_ % kWarpgroup != 0) {
+  if (thread_ != warpgroup_begin()) {
     // The first thread speaks for its warpgroup.
     while (group.registers != registers && !stopped_) wait_in(State::at_registers);
     return;

@@ -167,7 +167,9 @@ void Machine::start_load_in(int block, const std::vector<Piece>& pieces, unsigne
                                                       : "a barrier that was not published"));
     if (found == barriers_.end()) return;
   }
-  BulkLoad load{pieces, place, bytes, block, site, {}};
+  if (options_.races)
+    report_race(races_.read(thread_, place, 8, site), "uses the barrier at", site, thread_, place);
+  BulkLoad load{pieces, place, bytes, block, block_in_cluster(), site, {}};
   for (const Piece& piece : pieces) {
     if (!check_no_barrier(piece.place, piece.bytes, site, thread_)) return;
     if (options_.races)
@@ -186,13 +188,12 @@ void Machine::complete_load(std::size_t index) {
   const BulkLoad load = std::move(loads_[index]);
   loads_.erase(loads_.begin() + static_cast<std::ptrdiff_t>(index));
   MemoryBarrier& barrier = barriers_.at(load.barrier);
-  if (blocks_[static_cast<std::size_t>(load.block)].exited == shape_.threads)
-    findings_.add(
-        load.block == 0 && shape_.cluster == 1 ? Kind::copy_not_waited_for : Kind::peer_exited,
-        load.site, [&] {
-          return fmt::format("a copy arrives in block {}, whose threads have exited: {}",
-                             block_ + load.block, at(load.site));
-        });
+  const bool own = load.block == load.issuer_block;
+  if (own && blocks_[static_cast<std::size_t>(load.block)].exited == shape_.threads)
+    findings_.add(Kind::copy_not_waited_for, load.site, [&] {
+      return fmt::format("a copy arrives in block {}, whose threads have exited: {}",
+                         block_ + load.block, at(load.site));
+    });
   for (const Piece& piece : load.pieces) {
     std::memset(&shared_[piece.place], 0, piece.bytes);
     if (piece.valid > 0) std::memcpy(&shared_[piece.place + piece.skip], piece.global, piece.valid);
@@ -207,6 +208,7 @@ void Machine::complete_load(std::size_t index) {
       known[i] = std::max(known[i], load.issuer[i]);
     races_.release_agent(barrier.agent, known);
   }
+  if (!own) note_peer(load.block, barrier.agent, load.site);
   barrier.delivered += load.bytes;
   end_phase_if_complete(load.barrier, barrier);
 }

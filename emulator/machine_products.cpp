@@ -26,7 +26,7 @@ struct ProductOperands {
 }  // namespace
 
 int Machine::warpgroup_agent() const {
-  return static_cast<int>(threads_.size()) + thread_ / kWarpgroup;
+  return static_cast<int>(threads_.size()) + warpgroup_index();
 }
 
 void Machine::fence_products(std::uint32_t site) {
@@ -44,6 +44,13 @@ void Machine::commit_products(std::uint32_t site) {
 
 void Machine::start_product(const Product& shape, float* d, const std::uint32_t* a_registers,
                             std::uint32_t site) {
+  if (warpgroup_size() < kWarpgroup) {
+    findings_.add(Kind::divergent_collective, site, [&] {
+      return fmt::format("{} starts a product, but its warpgroup has {} threads: {}", who(thread_),
+                         warpgroup_size(), at(site));
+    });
+    return stop();
+  }
   ProductOperands operands{&shape, d, a_registers};
   meet_warpgroup(site, &operands, [](Machine& machine, const Operands& lanes) {
     const auto of = [&](std::size_t lane) {
@@ -113,7 +120,7 @@ bool Machine::find_places(Product& product, std::uint64_t bits, bool k_major, in
     });
     return false;
   }
-  const int first = thread_ / kWarpgroup * kWarpgroup;
+  const int first = warpgroup_begin();
   const int readers[] = {first, first + 32, first + 64, first + 96};
   for (const Chunk& chunk : chunks_of(descriptor, k_major, rows)) {
     const std::optional<unsigned> place =
@@ -214,7 +221,7 @@ void Machine::complete_products(std::size_t groups_left) {
   const int agent = warpgroup_agent();
   Clock done;
   races_.release_agent(agent, done);
-  const int first = thread_ / kWarpgroup * kWarpgroup;
+  const int first = warpgroup_begin();
   for (int i = 0; i < kWarpgroup; ++i) races_.acquire(first + i, done);
   for (const std::vector<Product>& later : group.groups)
     for (const Product& product : later)

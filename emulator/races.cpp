@@ -179,4 +179,23 @@ void Races::release_agent(int agent, Clock& into) {
   into[slot] = ++completed_[slot - threads_];
 }
 
+Access Races::now(int slot) const {
+  const auto at = static_cast<std::size_t>(slot);
+  return {at < threads_ ? own(slot) : completed_[at - threads_], 0,
+          static_cast<std::uint16_t>(slot)};
+}
+
+bool Races::knows_all(int thread, const Clock& clock) const {
+  const std::uint32_t* const mine = &clocks_[static_cast<std::size_t>(thread) * slots_];
+  for (std::size_t j = 0; j < clock.size(); ++j)
+    if (clock[j] > mine[j]) return false;
+  return true;
+}
+
+bool Races::known_to_some(int first, int count, const Access& access) const {
+  for (int thread = first; thread < first + count; ++thread)
+    if (knows(thread, access)) return true;
+  return false;
+}
+
 }  // namespace flashwright::emulator

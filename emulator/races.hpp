@@ -54,6 +54,12 @@ class Races {
   // What ended so far is handed on.
   void release_agent(int agent, Clock& into);
 
+  // What a thread or an agent does now; whether a thread knows all of a clock; whether one of `count`
+  // threads from `first` on knows that an access is done.
+  Access now(int slot) const;
+  bool knows_all(int thread, const Clock& clock) const;
+  bool known_to_some(int first, int count, const Access& access) const;
+
  private:
   static constexpr int kReaders = 8;  // remembered for each cell; more push out the oldest
   struct Cell {
