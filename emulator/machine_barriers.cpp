@@ -197,7 +197,13 @@ void Machine::arrive(unsigned address, int bytes, bool remote, std::uint32_t sit
                              barrier->expected - barrier->delivered));
     return stop();
   }
-  if (options_.races) races_.release(thread_, barrier->gathering);
+  if (options_.races) {
+    if (!races_.knows_all(thread_, barrier->ended))
+      misuse(site, fmt::format("arrives at the barrier at {} before it can know that phase {} has "
+                               "ended, and may be counted there",
+                               address_text(place), barrier->phase - 1));
+    races_.release(thread_, barrier->gathering);
+  }
   --barrier->pending;
   end_phase_if_complete(place, *barrier);
   maybe_yield();
