@@ -1,5 +1,6 @@
 #include "core/params.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -59,13 +60,24 @@ constexpr std::array<ParamInfo, kParamCount> kTable = {{
      "(partial blocks, block_q, ceil(block_kv / 32))"},
     {Param::aligned, i32, "aligned", "1: every row starts on a multiple of 16 bytes"},
     {Param::workspace, bytes_out, "workspace", "as large as asked, 256-byte aligned"},
+    {Param::q_map, tensor_map, "q_map", "boxes of q for TMA"},
+    {Param::k_map, tensor_map, "k_map", "boxes of k"},
+    {Param::v_map, tensor_map, "v_map", "boxes of v"},
+    {Param::o_map, tensor_map, "o_map", "boxes of o"},
 }};
 
 }  // namespace
 
 const ParamInfo& info(Param param) { return kTable[static_cast<std::size_t>(param)]; }
 
-int size_of(ParamType type) { return type == i32 || type == u32 || type == f32 ? 4 : 8; }
+int size_of(ParamType type) {
+  if (type == tensor_map) return kTensorMapBytes;
+  return type == i32 || type == u32 || type == f32 ? 4 : 8;
+}
+
+int alignment_of(ParamType type) {
+  return type == tensor_map ? kTensorMapAlignment : size_of(type);
+}
 
 void ParamValues::set_float(Param param, float value) {
   at(param) = std::bit_cast<std::uint32_t>(value);
@@ -77,20 +89,23 @@ void ParamValues::set_pointer(Param param, const void* pointer) {
 
 void ParamLayout::add(Param param) {
   const ParamType type = info(param).type;
-  const int size = size_of(type);
-  const int offset = (end_ + size - 1) / size * size;
+  const int alignment = alignment_of(type);
+  const int offset = (end_ + alignment - 1) / alignment * alignment;
   fields_.push_back({param, type, offset});
-  end_ = offset + size;
+  end_ = offset + size_of(type);
+  alignment_ = std::max(alignment_, alignment);
 }
 
-int ParamLayout::size() const { return (end_ + 7) / 8 * 8; }
+int ParamLayout::size() const { return (end_ + alignment_ - 1) / alignment_ * alignment_; }
 
 void ParamLayout::fill(const ParamValues& values, unsigned char* block) const {
   // Little-endian hosts only, as every host of a supported GPU is: the low half is the 32-bit
   // value.
-  for (const Field& field : fields_)
+  for (const Field& field : fields_) {
+    if (field.type == tensor_map) continue;
     std::memcpy(block + field.offset, &values.bits[static_cast<std::size_t>(field.param)],
                 static_cast<std::size_t>(size_of(field.type)));
+  }
 }
 
 }  // namespace flashwright

@@ -57,8 +57,12 @@ enum class Param : std::uint8_t {
   partial_bits,
   aligned,
   workspace,
+  q_map,
+  k_map,
+  v_map,
+  o_map,
 };
-constexpr int kParamCount = static_cast<int>(Param::workspace) + 1;
+constexpr int kParamCount = static_cast<int>(Param::o_map) + 1;
 
 enum class ParamType : std::uint8_t {
   element_in,
@@ -73,6 +77,7 @@ enum class ParamType : std::uint8_t {
   u32,
   u64,
   f32,
+  tensor_map,  // 128 bytes that describe a tensor to TMA
 };
 
 struct ParamInfo {
@@ -83,6 +88,7 @@ struct ParamInfo {
 };
 const ParamInfo& info(Param param);
 int size_of(ParamType type);
+int alignment_of(ParamType type);
 
 // The values of one launch, every row filled, whatever the kernel reads of them.
 struct ParamValues {
@@ -104,14 +110,16 @@ class ParamLayout {
   };
   void add(Param param);
   const std::vector<Field>& fields() const { return fields_; }
-  int size() const;  // bytes, a multiple of 8
+  int size() const;  // bytes, a multiple of the widest alignment
+  // Tensor maps are left as they are.
   void fill(const ParamValues& values, unsigned char* block) const;
 
  private:
   std::vector<Field> fields_;
-  int end_ = 0;
+  int end_ = 0, alignment_ = 8;
 };
 
-constexpr int kMaxParamBytes = kParamCount * 8;
+constexpr int kTensorMapBytes = 128, kTensorMapAlignment = 64;
+constexpr int kMaxParamBytes = kParamCount * 8 + 4 * kTensorMapBytes + kTensorMapAlignment;
 
 }  // namespace flashwright

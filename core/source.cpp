@@ -1,5 +1,8 @@
 #include "core/source.hpp"
 
+#include <algorithm>
+#include <array>
+
 #include <charconv>
 
 namespace flashwright {
@@ -43,6 +46,51 @@ std::string rewrite_lines(const Source& source, const std::string& message) {
     at = static_cast<std::size_t>(end + 1 - message.data());
   }
   return out + message.substr(at);
+}
+
+TensorMapSpec map_spec(const BoxRule& rule, const ParamValues& values) {
+  struct Row {
+    Param map, data, batch_stride, row_stride, head_stride, heads, seq;
+  };
+  constexpr std::array<Row, 4> kRows = {{
+      {Param::q_map, Param::q, Param::q_batch_stride, Param::q_row_stride, Param::q_head_stride,
+       Param::heads_q, Param::seq_q},
+      {Param::k_map, Param::k, Param::k_batch_stride, Param::k_row_stride, Param::k_head_stride,
+       Param::heads_kv, Param::seq_kv},
+      {Param::v_map, Param::v, Param::v_batch_stride, Param::v_row_stride, Param::v_head_stride,
+       Param::heads_kv, Param::seq_kv},
+      {Param::o_map, Param::o, Param::o_batch_stride, Param::o_row_stride, Param::o_head_stride,
+       Param::heads_q, Param::seq_q},
+  }};
+  const Row& row = *std::find_if(kRows.begin(), kRows.end(),
+                                 [&](const Row& candidate) { return candidate.map == rule.map; });
+  const auto number = [&](Param param) { return static_cast<std::int64_t>(values.at(param)); };
+  TensorMapSpec spec;
+  spec.dtype = rule.dtype;
+  spec.rank = 4;
+  spec.base = reinterpret_cast<void*>(values.at(row.data));
+  spec.shape = {rule.head_dim, number(row.seq), number(row.heads), number(Param::batch), 0};
+  const std::array<Param, 3> strides = {row.row_stride, row.head_stride, row.batch_stride};
+  for (std::size_t i = 0; i < strides.size(); ++i) {
+    constexpr std::int64_t kAnyStride = 16;  // of a dimension with one element
+    const std::int64_t bytes = number(strides[i]) * info(rule.dtype).bytes;
+    spec.stride_bytes[i] = spec.shape[i + 1] == 1 ? kAnyStride : bytes;
+  }
+  spec.box = {rule.columns, rule.rows, 1, 1, 0};
+  spec.swizzle = rule.swizzle;
+  return spec;
+}
+
+void fill_params(const ParamLayout& params, const std::vector<BoxRule>& boxes, ParamValues values,
+                 MapEncoder encode, const void* context, unsigned char* block) {
+  if (values.at(Param::aligned) != 0)
+    for (const BoxRule& rule : boxes)
+      if (!tensor_map_fault(map_spec(rule, values)).empty()) values.set_int(Param::aligned, 0);
+  params.fill(values, block);
+  if (values.at(Param::aligned) == 0) return;
+  for (const BoxRule& rule : boxes)
+    for (const ParamLayout::Field& field : params.fields())
+      if (field.param == rule.map) encode(map_spec(rule, values), block + field.offset, context);
 }
 
 }  // namespace flashwright

@@ -9,6 +9,7 @@
 #include "core/device.hpp"
 #include "core/expr.hpp"
 #include "core/params.hpp"
+#include "core/tensor_map.hpp"
 
 namespace flashwright {
 
@@ -29,11 +30,34 @@ struct LaunchStep {
   ExprPtr grid;        // blocks; CPU: tasks
 };
 
+// A tensor that the kernel moves in boxes: rows of the sequence by columns of the head dimension, of one
+// head of one batch entry.
+struct BoxRule {
+  Param map = Param::q_map;
+  DType dtype = DType::bf16;
+  int head_dim = 0;           // of the tensor
+  int rows = 0, columns = 0;  // of a box
+  int swizzle = 128;          // bytes
+  bool operator==(const BoxRule&) const = default;
+};
+
 struct LaunchPlan {
   ParamLayout params;
+  std::vector<BoxRule> boxes;     // one for each tensor map of `params`
   std::vector<LaunchStep> steps;  // in order, on one stream
   ExprPtr workspace;              // bytes; null means none
 };
+
+// Writes a tensor map.
+using MapEncoder = void (*)(const TensorMapSpec& spec, void* map, const void* context);
+
+// The tensor that a rule describes, in one launch.
+TensorMapSpec map_spec(const BoxRule& rule, const ParamValues& values);
+
+// Fills the parameter block, aligned to 64 bytes. Tensors that TMA cannot address make `aligned` 0, as
+// rows do that start anywhere.
+void fill_params(const ParamLayout& params, const std::vector<BoxRule>& boxes, ParamValues values,
+                 MapEncoder encode, const void* context, unsigned char* block);
 
 // The shape names that rules may use, in the order in which a launch lists their values.
 const std::vector<std::string>& rule_variables();

@@ -10,6 +10,7 @@
 
 #include "core/device_profiles.hpp"
 #include "core/error.hpp"
+#include "emulator/tensor_map.hpp"
 
 namespace flashwright::emulator {
 namespace {
@@ -135,8 +136,11 @@ RunReport run(const HostUnit& unit, const Config& config, const Problem& problem
   values.set_pointer(Param::workspace, reinterpret_cast<const void*>(address));
   memory.add("workspace", reinterpret_cast<const void*>(address), workspace_bytes,
              GlobalMemory::Use::workspace);
-  alignas(8) unsigned char params[kMaxParamBytes];
-  plan.params.fill(values, params);
+  alignas(kTensorMapAlignment) unsigned char params[kMaxParamBytes];
+  fill_params(
+      plan.params, plan.boxes, values,
+      [](const TensorMapSpec& spec, void* map, const void*) { encode_tensor_map(spec, map); },
+      nullptr, params);
 
   Totals totals;
   for (const LaunchStep& step : plan.steps) {

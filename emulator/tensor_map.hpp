@@ -3,12 +3,11 @@
 
 #include <vector>
 
+#include "core/params.hpp"
 #include "core/tensor_map.hpp"
 #include "emulator/async.hpp"
 
 namespace flashwright::emulator {
-
-constexpr int kTensorMapBytes = 128;
 
 // Throws Error(bad_argument) for what the hardware does not take.
 void encode_tensor_map(const TensorMapSpec& spec, void* map);

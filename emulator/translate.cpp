@@ -199,6 +199,29 @@ void read_launches(const Lines& lines, LaunchPlan& plan) {
   }
 }
 
+// "Tensor map NAME: boxes of R rows by C columns of D, swizzle S."
+void read_boxes(const Lines& lines, LaunchPlan& plan) {
+  constexpr std::string_view kMap = "Tensor map ", kBoxes = ": boxes of ", kRows = " rows by ",
+                             kColumns = " columns of ", kSwizzle = ", swizzle ";
+  for (const std::string& line : banner_of(lines)) {
+    if (!line.starts_with(kMap)) continue;
+    const auto behind = [&](std::string_view word) {
+      const std::size_t at = line.find(word);
+      return at == std::string::npos ? -1 : number_at(line, at + word.size());
+    };
+    const std::string name = line.substr(kMap.size(), line.find(kBoxes) - kMap.size());
+    BoxRule box;
+    for (const Param map : {Param::q_map, Param::k_map, Param::v_map, Param::o_map})
+      if (info(map).name == name) box.map = map;
+    box.dtype = DType::bf16;  // or fp16: copies make no difference between them
+    box.rows = behind(kBoxes);
+    box.columns = behind(kRows);
+    box.head_dim = behind(kColumns);
+    box.swizzle = behind(kSwizzle);
+    plan.boxes.push_back(box);
+  }
+}
+
 // The fields of `struct Params` are rows of the table in core/params.hpp.
 void read_params(const Lines& lines, const std::string& name, LaunchPlan& plan) {
   std::size_t i = 0;
@@ -290,6 +313,7 @@ Translation translate(std::string_view emitted, const std::string& name) {
     throw Error(Status::unsupported,
                 fmt::format("emulator: {}: no line 'Launch ENTRY: ...' at its head", name));
   read_params(lines, name, out.plan);
+  read_boxes(lines, out.plan);
   translate_lines(lines, out);
   return out;
 }

@@ -88,6 +88,8 @@ const char* cuda_type(ParamType type) {
       return "u64";
     case ParamType::f32:
       return "float";
+    case ParamType::tensor_map:
+      return "TensorMap";
   }
   return "";
 }
@@ -234,6 +236,10 @@ std::vector<Line> print_banner(const Problem& problem, const Schedule& schedule,
     add_wrapped(
         lines, fmt::format("Launch {}: {} blocks of {} threads, {} bytes of dynamic shared memory.",
                            step.entry, to_string(*step.grid), step.threads, step.smem_bytes));
+  for (const BoxRule& box : plan.boxes)
+    add_wrapped(lines,
+                fmt::format("Tensor map {}: boxes of {} rows by {} columns of {}, swizzle {}.",
+                            info(box.map).name, box.rows, box.columns, box.head_dim, box.swizzle));
   if (tiled) add_wrapped(lines, "Regenerate: " + emit_command(problem, schedule));
   add_wrapped(lines, fmt::format("flashwright {}. This emitted file may be used under any licence.",
                                  kVersion));

@@ -10,6 +10,7 @@
 
 #include "core/arguments.hpp"
 #include "core/device.hpp"
+#include "core/error.hpp"
 #include "core/source.hpp"
 
 namespace flashwright {
@@ -62,6 +63,11 @@ class Backend {
   // `plan` is the one that was emitted with the text.
   virtual std::unique_ptr<Module> load(const Binary& binary, const LaunchPlan& plan,
                                        int device_index) = 0;
+
+  // Writes a tensor map of a parameter block. Backends whose kernels have none need no such function.
+  virtual void encode_tensor_map(const TensorMapSpec&, void*) const {
+    throw Error(Status::internal, "tensor maps: this backend has none");
+  }
 
   // Enqueues all steps on `stream` in order (CPU: runs them; a stream must be null). `params` is
   // the filled parameter block of the plan. A GPU's allocates nothing and waits for nothing; a CPU's

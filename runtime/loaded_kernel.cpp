@@ -16,7 +16,10 @@ constexpr std::size_t kMaxSteps = 8;
 
 LoadedKernel::LoadedKernel(Backend& backend, const Binary& binary, const LaunchPlan& plan,
                            int device_index)
-    : backend_(backend), params_(plan.params), module_(backend.load(binary, plan, device_index)) {
+    : backend_(backend),
+      params_(plan.params),
+      boxes_(plan.boxes),
+      module_(backend.load(binary, plan, device_index)) {
   if (plan.steps.size() > kMaxSteps) throw Error(Status::internal, "launch plan: too many steps");
   for (const LaunchStep& step : plan.steps) grids_.emplace_back(*step.grid, rule_variables());
   if (plan.workspace == nullptr) return;
@@ -42,8 +45,13 @@ void LoadedKernel::launch(const ResolvedArguments& arguments, void* workspace, v
                       workspace == nullptr ? "none" : "a misaligned address", bytes));
     values.set_pointer(Param::workspace, workspace);
   }
-  alignas(8) unsigned char block[kMaxParamBytes];
-  params_.fill(values, block);
+  alignas(kTensorMapAlignment) unsigned char block[kMaxParamBytes];
+  fill_params(
+      params_, boxes_, values,
+      [](const TensorMapSpec& spec, void* map, const void* backend) {
+        static_cast<const Backend*>(backend)->encode_tensor_map(spec, map);
+      },
+      &backend_, block);
   std::array<StepLaunch, kMaxSteps> steps;
   std::size_t count = 0;
   for (std::size_t i = 0; i < grids_.size(); ++i) {

@@ -25,6 +25,7 @@ class LoadedKernel {
  private:
   Backend& backend_;
   ParamLayout params_;
+  std::vector<BoxRule> boxes_;
   std::vector<Rule> grids_;
   Rule workspace_;
   bool has_workspace_ = false;

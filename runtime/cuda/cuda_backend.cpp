@@ -10,6 +10,7 @@
 #include "core/error.hpp"
 #include "runtime/cuda/arch_choice.hpp"
 #include "runtime/cuda/nvrtc.hpp"
+#include "runtime/cuda/tensor_map.hpp"
 
 namespace flashwright {
 namespace {
@@ -126,6 +127,9 @@ class CudaBackend final : public Backend {
                                int device_index) override;
   void launch(const Module& module, std::span<const StepLaunch> steps, const void* params,
               int device_index, void* stream) override;
+  void encode_tensor_map(const TensorMapSpec& spec, void* map) const override {
+    cuda::encode_tensor_map(usable(), spec, map);
+  }
   double time(int device_index, void* stream, const std::function<void()>& run) override;
   void synchronize(int device_index, void* stream) override;
   void* allocate(int device_index, std::size_t bytes) override;

@@ -60,8 +60,8 @@ struct KeyTiles {
 
 // What the rows of one warp see of a tile.
 struct WarpKeys {
-  __device__ __forceinline__ void start(const Params& params, const QueryTile& work, int warp_row) {
-  }
+  __device__ __forceinline__ void start(const Params& params, const QueryTile& work, int warp_row,
+                                        int rows) {}
 
   // Whether the warp has to compute the tile at all.
   __device__ __forceinline__ bool visible(const KeyTiles& tiles) const { return true; }
@@ -109,9 +109,10 @@ struct KeyTiles {
 struct WarpKeys {
   KeyRange keys;
 
-  __device__ __forceinline__ void start(const Params& params, const QueryTile& work, int warp_row) {
+  __device__ __forceinline__ void start(const Params& params, const QueryTile& work, int warp_row,
+                                        int rows) {
     const int first_row = work.row_begin + warp_row;
-    const int last_row = smaller(first_row + 16 * kRowTiles, work.row_end) - 1;
+    const int last_row = smaller(first_row + rows, work.row_end) - 1;
     keys = visible_keys(params, first_row, last_row);
     if (last_row < first_row) keys.end = keys.begin;  // all of its rows lie behind the end
   }

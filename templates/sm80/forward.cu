@@ -12,9 +12,10 @@
 #include "common/key_tiles.cuh"
 #include "common/dropout.cuh"
 #include "sm80/fragments.cuh"
+#include "common/weights.cuh"
 #include "sm80/tile_copy.cuh"
-#include "sm80/softmax.cuh"
-#include "sm80/dropout_tile.cuh"
+#include "common/softmax.cuh"
+#include "common/dropout_tile.cuh"
 #include "sm80/products.cuh"
 
 // Divides the outputs by their row sums and writes them, and the LSE, through shared memory.
@@ -125,7 +126,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
 #endif
 
   WarpKeys warp_keys;
-  warp_keys.start(params, work, warp_row);
+  warp_keys.start(params, work, warp_row, 16 * kRowTiles);
   const float scale_log2 = magnitude(params.scale_log2);
 #if FW_DROPOUT
   const u64 dropout_key = find_dropout_key(params);

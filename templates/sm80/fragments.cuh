@@ -96,21 +96,6 @@ __device__ __forceinline__ void load_weights(u32 (&a)[4], u32 tile, int first_ro
   for (int i = 0; i < 4; ++i)
     a[i] = float_bits(load_shared_float(address + i % 2 * 8 * row_bytes(kTileKv) + i / 2 * 4));
 }
-
-// The weights as left operands, one for each K-step.
-__device__ __forceinline__ void pack_weights(u32 (&packed)[kRowTiles][kKeySteps][4],
-                                             const float (&weights)[kRowTiles][kKeyTiles][4]) {
-#pragma unroll
-  for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) {
-      packed[m][n][0] = float_bits(weights[m][n][0]);
-      packed[m][n][1] = float_bits(weights[m][n][2]);
-      packed[m][n][2] = float_bits(weights[m][n][1]);
-      packed[m][n][3] = float_bits(weights[m][n][3]);
-    }
-  }
-}
 #else
 // Address that this lane gives to load one K-step of 16 keys by 16 dims, transposed.
 template <int kColumns>
@@ -129,18 +114,5 @@ __device__ __forceinline__ void load_values(u32 (&b)[4], u32 address) {
 // Weights of 16 rows by one K-step from a tile of kTileKv columns in shared memory.
 __device__ __forceinline__ void load_weights(u32 (&a)[4], u32 tile, int first_row, int step) {
   load_matrices(a, query_address<kTileKv>(tile, first_row) + step * 32);
-}
-
-// The weights as left operands, one for each K-step: the accumulators of two key tiles, rounded.
-__device__ __forceinline__ void pack_weights(u32 (&packed)[kRowTiles][kKeySteps][4],
-                                             const float (&weights)[kRowTiles][kKeyTiles][4]) {
-#pragma unroll
-  for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) {
-      packed[m][n / 2][n % 2 * 2] = pack_pair(weights[m][n][0], weights[m][n][1]);
-      packed[m][n / 2][n % 2 * 2 + 1] = pack_pair(weights[m][n][2], weights[m][n][3]);
-    }
-  }
 }
 #endif

@@ -306,9 +306,10 @@ struct KeyTiles {
 struct WarpKeys {
   KeyRange keys;
 
-  __device__ __forceinline__ void start(const Params& params, const QueryTile& work, int warp_row) {
+  __device__ __forceinline__ void start(const Params& params, const QueryTile& work, int warp_row,
+                                        int rows) {
     const int first_row = work.row_begin + warp_row;
-    const int last_row = smaller(first_row + 16 * kRowTiles, work.row_end) - 1;
+    const int last_row = smaller(first_row + rows, work.row_end) - 1;
     keys = visible_keys(params, first_row, last_row);
     if (last_row < first_row) keys.end = keys.begin;  // all of its rows lie behind the end
   }
@@ -709,7 +710,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   int stage = 0;
 
   WarpKeys warp_keys;
-  warp_keys.start(params, work, warp_row);
+  warp_keys.start(params, work, warp_row, 16 * kRowTiles);
   const float scale_log2 = magnitude(params.scale_log2);
   float out[kRowTiles][kDimTiles][4] = {};
   RowState rows[kRowTiles][2];

@@ -327,8 +327,8 @@ struct KeyTiles {
 
 // What the rows of one warp see of a tile.
 struct WarpKeys {
-  __device__ __forceinline__ void start(const Params& params, const QueryTile& work, int warp_row) {
-  }
+  __device__ __forceinline__ void start(const Params& params, const QueryTile& work, int warp_row,
+                                        int rows) {}
 
   // Whether the warp has to compute the tile at all.
   __device__ __forceinline__ bool visible(const KeyTiles& tiles) const { return true; }
@@ -731,7 +731,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   int stage = 0;
 
   WarpKeys warp_keys;
-  warp_keys.start(params, work, warp_row);
+  warp_keys.start(params, work, warp_row, 16 * kRowTiles);
   const float scale_log2 = magnitude(params.scale_log2);
   float out[kRowTiles][kDimTiles][4] = {};
   RowState rows[kRowTiles][2];
