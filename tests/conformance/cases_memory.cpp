@@ -73,8 +73,8 @@ store_global(reinterpret_cast<u64*>(params.out) + 4 * me + 3,
   return c;
 }
 
-// Three groups of copies; every third chunk is zeros. Thread t reads what its neighbour has copied,
-// first when one group may still be in flight.
+// Three groups of copies; every third chunk is zeros, and nothing is read for it. All chunks are dumped by
+// other threads, the last group's when it may no longer be in flight.
 Case asynchronous_copies() {
   Case c = memory_case("copy_async", "copy_async_16 commit_copies wait_copies", R"(
 const u32 shared = shared_memory();
@@ -82,7 +82,8 @@ const int me = thread_index();
 for (int group = 0; group < 3; ++group) {
   for (int i = 0; i < 2; ++i) {
     const int chunk = group * 128 + i * 64 + me;
-    copy_async_16(shared + 16 * (chunk ^ 5), params.in + 16 * chunk, chunk % 3 != 0);
+    const bool valid = chunk % 3 != 0;
+    copy_async_16(shared + 16 * (chunk ^ 5), params.in + (valid ? 16 * chunk : -65536), valid);
   }
   commit_copies();
 }
@@ -101,10 +102,30 @@ dump_shared(params, shared + 2 * 128 * 16, 2 * 128 * 16, 128 * 16);
   return c;
 }
 
+// A group without copies counts as one, so the first group is not among the last two.
+Case empty_groups() {
+  Case c = memory_case("copy_async_empty_groups", "copy_async_16 commit_copies wait_copies", R"(
+const u32 shared = shared_memory();
+const int me = thread_index();
+copy_async_16(shared + 16 * me, params.in + 16 * me, true);
+commit_copies();
+commit_copies();
+commit_copies();
+wait_copies<2>();
+synchronize_block();
+dump_shared(params, shared, 0, 64 * 16);
+)");
+  c.smem_bytes = 64 * 16;
+  c.input = bytes_of(random_words(23, 64 * 4));
+  c.expected = c.input;
+  return c;
+}
+
 }  // namespace
 
 std::vector<Case> memory_cases() {
-  std::vector<Case> cases = {shared_widths(), global_widths(), asynchronous_copies()};
+  std::vector<Case> cases = {shared_widths(), global_widths(), asynchronous_copies(),
+                             empty_groups()};
   for (Case& c : cases) c.output = untouched(c.expected.size());
   return cases;
 }

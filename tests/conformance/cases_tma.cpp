@@ -327,6 +327,30 @@ if (thread_index() == 0) {
   return c;
 }
 
+// A group without stores counts as one.
+Case empty_groups() {
+  Case c =
+      tma_case("store_row_empty_groups", "store_row commit_stores wait_stores_read", DType::bf16);
+  c.body = R"(
+const u32 shared = swizzled_memory();
+fill_shared(params, shared, 0, 1024);
+fence_async_shared();
+synchronize_block();
+if (thread_index() == 0) {
+  store_row(params.out, shared, 1024);
+  commit_stores();
+  commit_stores();
+  wait_stores_read<1>();
+  for (int i = 0; i < 256; ++i) store_shared_u32(shared + 4 * i, 0);
+  wait_stores<0>();
+}
+)";
+  c.smem_bytes = 1024;
+  c.input = bytes_of(random_words(309, 256));
+  c.expected = c.input;
+  return c;
+}
+
 // A row is added twice to the same place, and another one beside it.
 Case add_rows(bool denormals) {
   Case c = tma_case(denormals ? "add_row_denormals" : "add_row",
@@ -420,6 +444,7 @@ std::vector<Case> tma_cases() {
                              store(DType::fp16, 0, 64),
                              store(DType::fp32, 128, 128),
                              store_rows(),
+                             empty_groups(),
                              add(DType::fp32, 128),
                              add(DType::fp32, 0),
                              add(DType::bf16, 128),
