@@ -327,6 +327,14 @@ void Machine::note_peer(int block, int slot, std::uint32_t site) {
 
 void Machine::finish_block(int block) {
   const int first = block * shape_.threads;
+  for (const Access& access : blocks_[static_cast<std::size_t>(block)].loads) {
+    if (races_.known_to_some(first, shape_.threads, access)) continue;
+    findings_.add(Kind::copy_not_waited_for, access.site, [&] {
+      return fmt::format(
+          "block {} may exit before a copy arrives, for which no thread has waited: {}",
+          block_ + block, at(access.site));
+    });
+  }
   for (const Access& access : blocks_[static_cast<std::size_t>(block)].from_peers) {
     if (races_.known_to_some(first, shape_.threads, access)) continue;
     findings_.add(Kind::peer_exited, access.site, [&] {

@@ -183,6 +183,7 @@ class Machine {
     std::array<NamedBarrier, kNamedBarriers> named;
     int free_registers = 0;
     std::vector<Access> from_peers;  // what other blocks of the cluster did to its memory
+    std::vector<Access> loads;       // its own, as far as they have arrived
   };
 
   static void begin_thread();

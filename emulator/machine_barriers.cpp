@@ -270,11 +270,10 @@ void Machine::set_registers(int registers, bool more, std::uint32_t site) {
       threads_[static_cast<std::size_t>(i)].state = State::ready;
 }
 
-// Which lane is elected is not for a kernel to know.
+// Which lane is elected is not for a kernel to know. It is never the first one, so that a kernel that
+// means one and names the other is found.
 int Machine::elected_lane() const {
-  return options_.mode == Mode::random
-             ? static_cast<int>((options_.seed + static_cast<std::uint64_t>(thread_ / 32)) % 32)
-             : 0;
+  return 1 + static_cast<int>((options_.seed + static_cast<std::uint64_t>(thread_ / 32)) % 31);
 }
 
 }  // namespace flashwright::emulator

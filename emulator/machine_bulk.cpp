@@ -209,6 +209,11 @@ void Machine::complete_load(std::size_t index) {
     races_.release_agent(barrier.agent, known);
   }
   if (!own) note_peer(load.block, barrier.agent, load.site);
+  if (own && options_.races) {
+    Access access = races_.now(barrier.agent);
+    access.site = load.site;
+    blocks_[static_cast<std::size_t>(load.block)].loads.push_back(access);
+  }
   barrier.delivered += load.bytes;
   end_phase_if_complete(load.barrier, barrier);
 }
