@@ -11,10 +11,10 @@
 namespace flashwright::testing {
 namespace {
 
-using emulator::GlobalMemory;
+using namespace emulator;
 
 struct alignas(64) Map {
-  unsigned char bytes[emulator::kTensorMapBytes];
+  unsigned char bytes[kTensorMapBytes];
 };
 
 // A map of rank 4 of a tensor (batch, seq, heads, dim): dimensions (dim, seq, head, batch).
@@ -28,7 +28,7 @@ Map map_of(const TensorView& view, int box_columns, int box_rows, int swizzle) {
   spec.box = {box_columns, box_rows, 1, 1};
   spec.swizzle = swizzle;
   Map map;
-  emulator::encode_tensor_map(spec, map.bytes);
+  encode_tensor_map(spec, map.bytes);
   return map;
 }
 
@@ -277,7 +277,7 @@ Map map_of_pairs(const TensorView& view) {
   spec.box = {32, 2, 16, 1, 1};
   spec.swizzle = 128;
   Map map;
-  emulator::encode_tensor_map(spec, map.bytes);
+  encode_tensor_map(spec, map.bytes);
   return map;
 }
 
