@@ -33,6 +33,13 @@ struct Piece {
   std::uint8_t bytes = 16, skip = 0, valid = 16;
 };
 
+// Where the copy of a box lies in shared memory, or that of a row, which may begin on any multiple of 16.
+struct SharedTile {
+  unsigned address = 0;
+  int swizzle = 0;
+  int alignment = 128;
+};
+
 // A load on its way to one block.
 struct BulkLoad {
   std::vector<Piece> pieces;

@@ -24,6 +24,7 @@ Machine::Machine(const Translation& translation, GlobalMemory& memory, const Blo
       memory_(memory),
       shape_(shape),
       options_(options),
+      shared_begin_(translation.swizzled ? 1024 : 1040),
       stacks_(shape.threads * shape.cluster),
       threads_(static_cast<std::size_t>(shape.threads * shape.cluster)),
       warps_(threads_.size() / 32),

@@ -70,7 +70,7 @@ class Machine {
   int thread() const { return thread_; }
   int block_in_cluster() const { return thread_ / shape_.threads; }
   std::int64_t block() const { return block_ + block_in_cluster(); }
-  unsigned shared_begin() const { return kSharedBegin; }
+  unsigned shared_begin() const { return shared_begin_; }
   void count_step(std::uint32_t site);
   void maybe_yield();
   // Meets the other lanes of a warp, or the other threads of a warpgroup; the last one runs `all` for
@@ -126,8 +126,7 @@ class Machine {
   void wait_products(int pending, std::uint32_t site);
 
  private:
-  static constexpr unsigned kSharedBegin = 1024;  // so that an address computed from 0 is noticed
-  static constexpr int kRemoteShift = 24;         // addresses of other blocks hold rank + 1 above
+  static constexpr int kRemoteShift = 24;  // addresses of other blocks hold rank + 1 above
   static constexpr int kWarpgroup = 128, kAgents = 96, kNamedBarriers = 16;
   enum class State : std::uint8_t {
     ready,
@@ -231,18 +230,18 @@ class Machine {
 
   bool check_async_read(unsigned place, int bytes, std::uint32_t site);
   bool async_pending() const { return !loads_.empty(); }
-  void start_load(const std::vector<Piece>& pieces, int swizzle, unsigned shared, unsigned barrier,
+  void start_load(const std::vector<Piece>& pieces, const SharedTile& tile, unsigned barrier,
                   unsigned blocks, std::uint32_t site);
   void start_load_in(int block, const std::vector<Piece>& pieces, unsigned barrier,
                      std::int64_t bytes, std::uint32_t site);
   void complete_load(std::size_t index);
   bool complete_some_load();
-  void start_store(std::vector<Piece> pieces, int swizzle, unsigned shared, AddType add,
+  void start_store(std::vector<Piece> pieces, const SharedTile& tile, AddType add,
                    std::uint32_t site);
   void complete_store(BulkStore& store);
   void end_store(BulkStore& store, int thread);
   bool decode(const void* map, int rank, std::uint32_t site, TensorMapSpec& spec);
-  bool place_pieces(std::vector<Piece>& pieces, int swizzle, unsigned shared, std::uint32_t site);
+  bool place_pieces(std::vector<Piece>& pieces, const SharedTile& tile, std::uint32_t site);
 
   // Four warps of one block; the last of a block may have fewer.
   int warpgroup_index() const {
@@ -272,6 +271,8 @@ class Machine {
   GlobalMemory& memory_;
   const BlockShape shape_;
   const BlockOptions options_;
+  // Not 0, so that an address computed from 0 is noticed; aligned as the kernel asks and no more.
+  const unsigned shared_begin_;
   Findings findings_;
   Conflicts conflicts_;
   BankCounter banks_;

@@ -87,22 +87,20 @@ bool Machine::decode(const void* map, int rank, std::uint32_t site, TensorMapSpe
 }
 
 // Puts the pieces where the swizzle has them, counted in the block of the running thread.
-bool Machine::place_pieces(std::vector<Piece>& pieces, int swizzle, unsigned shared,
-                           std::uint32_t site) {
-  const int alignment = swizzle == 0 ? 16 : 128;
+bool Machine::place_pieces(std::vector<Piece>& pieces, const SharedTile& tile, std::uint32_t site) {
   const auto bytes = static_cast<int>(bytes_of(pieces));
-  if (!place_of(shared, bytes, alignment, false, site, thread_)) return false;
-  if (swizzle != 0 && shared % static_cast<unsigned>(8 * swizzle) != 0)
+  if (!place_of(tile.address, bytes, tile.alignment, false, site, thread_)) return false;
+  if (tile.swizzle != 0 && tile.address % static_cast<unsigned>(8 * tile.swizzle) != 0)
     findings_.add(Kind::tile_alignment, site, [&] {
       return fmt::format(
           "{} puts a tile with a swizzle of {} bytes at shared address {}, no "
           "multiple of {}: {}",
-          who(thread_), swizzle, shared - kSharedBegin, 8 * swizzle, at(site));
+          who(thread_), tile.swizzle, tile.address - shared_begin_, 8 * tile.swizzle, at(site));
     });
   const auto size = static_cast<unsigned>(shape_.smem_bytes);
   const unsigned own = static_cast<unsigned>(block_in_cluster()) * size;
   for (Piece& piece : pieces) {
-    const unsigned offset = swizzled(shared + piece.place, swizzle) - kSharedBegin;
+    const unsigned offset = swizzled(tile.address + piece.place, tile.swizzle) - shared_begin_;
     piece.place = own + std::min(offset, size - 16);
   }
   return true;
@@ -113,7 +111,7 @@ void Machine::load_box(unsigned shared, const void* map, unsigned barrier, const
   count_step(site);
   TensorMapSpec spec;
   if (!decode(map, rank, site, spec)) return;
-  start_load(box_pieces(spec, at_element), spec.swizzle, shared, barrier, blocks, site);
+  start_load(box_pieces(spec, at_element), {shared, spec.swizzle}, barrier, blocks, site);
 }
 
 void Machine::load_row(unsigned shared, const void* global, int bytes, unsigned barrier,
@@ -126,13 +124,13 @@ void Machine::load_row(unsigned shared, const void* global, int bytes, unsigned 
     });
     return;
   }
-  start_load(row_pieces(global, bytes), 0, shared, barrier, 0, site);
+  start_load(row_pieces(global, bytes), {shared, 0, 16}, barrier, 0, site);
 }
 
-void Machine::start_load(const std::vector<Piece>& pieces, int swizzle, unsigned shared,
-                         unsigned barrier, unsigned blocks, std::uint32_t site) {
+void Machine::start_load(const std::vector<Piece>& pieces, const SharedTile& tile, unsigned barrier,
+                         unsigned blocks, std::uint32_t site) {
   std::vector<Piece> placed = pieces;
-  if (!place_pieces(placed, swizzle, shared, site)) return;
+  if (!place_pieces(placed, tile, site)) return;
   for (const Piece& piece : placed)
     if (piece.valid > 0 && !check_range(piece.global, piece.valid, site, Use::read)) return;
   const std::int64_t bytes = bytes_of(placed);
@@ -234,7 +232,7 @@ void Machine::store_box(const void* map, unsigned shared, const int* at_element,
                        : spec.dtype == DType::fp32 ? AddType::fp32
                        : spec.dtype == DType::bf16 ? AddType::bf16
                                                    : AddType::fp16;
-  start_store(box_pieces(spec, at_element), spec.swizzle, shared, type, site);
+  start_store(box_pieces(spec, at_element), {shared, spec.swizzle}, type, site);
 }
 
 void Machine::store_row(void* global, unsigned shared, int bytes, bool adds, std::uint32_t site) {
@@ -246,12 +244,13 @@ void Machine::store_row(void* global, unsigned shared, int bytes, bool adds, std
     });
     return;
   }
-  start_store(row_pieces(global, bytes), 0, shared, adds ? AddType::fp32 : AddType::none, site);
+  start_store(row_pieces(global, bytes), {shared, 0, 16}, adds ? AddType::fp32 : AddType::none,
+              site);
 }
 
-void Machine::start_store(std::vector<Piece> pieces, int swizzle, unsigned shared, AddType add,
+void Machine::start_store(std::vector<Piece> pieces, const SharedTile& tile, AddType add,
                           std::uint32_t site) {
-  if (!place_pieces(pieces, swizzle, shared, site)) return;
+  if (!place_pieces(pieces, tile, site)) return;
   for (const Piece& piece : pieces) {
     if (piece.valid == 0) continue;
     if (!check_no_barrier(piece.place, piece.bytes, site, thread_)) return;

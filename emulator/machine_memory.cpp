@@ -19,17 +19,17 @@ std::optional<unsigned> Machine::place_of(unsigned address, int bytes, int align
   if (address % static_cast<unsigned>(alignment) != 0) {
     findings_.add(Kind::shared_alignment, site, [&] {
       return fmt::format("{} uses shared address {} for {} bytes, no multiple of {}: {}",
-                         who(thread), static_cast<std::int64_t>(address) - kSharedBegin, bytes,
+                         who(thread), static_cast<std::int64_t>(address) - shared_begin_, bytes,
                          alignment, at(site));
     });
     return {};
   }
   const auto size = static_cast<std::size_t>(shape_.smem_bytes);
-  if (address >= kSharedBegin && address - kSharedBegin + static_cast<std::size_t>(bytes) <= size)
-    return address - kSharedBegin + block * static_cast<unsigned>(shape_.smem_bytes);
+  if (address >= shared_begin_ && address - shared_begin_ + static_cast<std::size_t>(bytes) <= size)
+    return address - shared_begin_ + block * static_cast<unsigned>(shape_.smem_bytes);
   findings_.add(Kind::shared_bounds, site, [&] {
     return fmt::format("{} uses {} bytes at shared address {} of {}: {}", who(thread), bytes,
-                       static_cast<std::int64_t>(address) - kSharedBegin, size, at(site));
+                       static_cast<std::int64_t>(address) - shared_begin_, size, at(site));
   });
   return {};
 }

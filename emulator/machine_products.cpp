@@ -140,7 +140,7 @@ void Machine::read_operand(std::uint64_t bits, bool k_major, int rows, bool bf16
   const auto own = static_cast<unsigned>(block_in_cluster() * shape_.smem_bytes);
   for (const Chunk& chunk : chunks_of(decode_descriptor(bits), k_major, rows)) {
     std::uint16_t elements[8];
-    std::memcpy(elements, &shared_[chunk.address - kSharedBegin + own], sizeof elements);
+    std::memcpy(elements, &shared_[chunk.address - shared_begin_ + own], sizeof elements);
     for (int i = 0; i < 8; ++i)
       to[k_major ? chunk.row * 16 + chunk.k + i : (chunk.row + i) * 16 + chunk.k] =
           element_value(elements[i], bf16);

@@ -292,6 +292,7 @@ void translate_lines(Lines& lines, Translation& out) {
     for (std::size_t i = item.first; i <= item.last; ++i) out.functions[i + 1] = item.name;
     replaced[item.first] = replace_wrapper(lines, item, out.name);
     out.asynchronous = out.asynchronous || (replaced[item.first] && is_asynchronous(item.name));
+    out.swizzled = out.swizzled || item.name == "swizzled_memory";
   }
   refuse_the_rest(lines, replaced, out.name);
   out.text = unit_file("interface.h") + unit_file("prelude.h");

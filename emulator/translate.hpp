@@ -18,6 +18,7 @@ struct Translation {
   std::vector<std::string> functions;  // by line of the emitted file: the function it belongs to
   LaunchPlan plan;                     // from the banner and `struct Params`; no workspace rule
   bool asynchronous = false;           // uses wrappers of sm_90
+  bool swizzled = false;               // asks for shared memory that is aligned to 1024 bytes
   bool known_params = true;            // whether the plan says how to fill `struct Params`
 };
 
