@@ -7,6 +7,7 @@
 #include "core/error.hpp"
 #include "generator/emit.hpp"
 #include "generator/sm80/family_sm80.hpp"
+#include "generator/sm90/family_sm90.hpp"
 #include "runtime/cuda/cuda_backend.hpp"
 
 namespace flashwright {
@@ -15,7 +16,12 @@ void ensure_families(BackendKind kind) {
   static std::once_flag cuda, cpu;
   if (kind == BackendKind::cuda) {
     static const FamilySm80 sm80;
-    std::call_once(cuda, [] { register_family(BackendKind::cuda, &sm80); });
+    static const FamilySm90 sm90;
+    // sm90 comes last until it has been measured: FLASHWRIGHT_FAMILY=sm90 asks for it.
+    std::call_once(cuda, [] {
+      register_family(BackendKind::cuda, &sm80);
+      register_family(BackendKind::cuda, &sm90);
+    });
     return;
   }
   std::string reason;

@@ -30,6 +30,8 @@ const std::vector<Info>& variables() {
        "path of libflashwright-cpu.so"},
       {Variable::nvrtc, "FLASHWRIGHT_NVRTC", "searched", "path of the NVRTC library"},
       {Variable::cuda, "FLASHWRIGHT_CUDA", "libcuda.so.1", "path of the CUDA driver library"},
+      {Variable::family, "FLASHWRIGHT_FAMILY", "the first that can, of those run on devices",
+       "the only kernel family to use: sm80, sm90, cpu"},
       {Variable::template_dir, "FLASHWRIGHT_TEMPLATE_DIR", "the built-in templates",
        "folder of templates to use instead"},
       {Variable::dump_dir, "FLASHWRIGHT_DUMP_DIR", "no dump",

@@ -19,6 +19,7 @@ enum class Variable {
   cpu_plugin,  // what the CPU backend believes
   nvrtc,
   cuda,
+  family,
   template_dir,
   dump_dir,  // developers
 };

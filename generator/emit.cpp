@@ -5,6 +5,7 @@
 #include <array>
 #include <mutex>
 
+#include "core/env.hpp"
 #include "core/error.hpp"
 
 namespace flashwright {
@@ -24,7 +25,11 @@ Registry& registry() {
 
 std::vector<const Family*> families(BackendKind backend) {
   const std::scoped_lock lock(registry().mutex);
-  return registry().families[static_cast<std::size_t>(backend)];
+  std::vector<const Family*> found = registry().families[static_cast<std::size_t>(backend)];
+  const std::string wanted = env::get(env::Variable::family);
+  if (!wanted.empty())
+    std::erase_if(found, [&](const Family* family) { return family->name() != wanted; });
+  return found;
 }
 
 void register_family(BackendKind backend, const Family* family) {
@@ -40,7 +45,10 @@ std::vector<std::string> reasons_against(const Problem& problem) {
     for (const std::string& reason : reasons) all.push_back(family->name() + ": " + reason);
   }
   if (all.empty())
-    all.push_back(fmt::format("no kernel family for {} is present", to_string(problem.target)));
+    all.push_back(fmt::format("no kernel family for {} is present{}", to_string(problem.target),
+                              env::get(env::Variable::family).empty()
+                                  ? std::string()
+                                  : " and named by FLASHWRIGHT_FAMILY"));
   return all;
 }
 

@@ -5,8 +5,8 @@
 
 namespace flashwright {
 
-// The families known to this process for a target's backend, best first. The CPU family comes from
-// the plugin: see register_family.
+// The families known to this process for a target's backend, best first; with FLASHWRIGHT_FAMILY that
+// one alone. The CPU family comes from the plugin: see register_family.
 std::vector<const Family*> families(BackendKind backend);
 void register_family(BackendKind backend, const Family* family);
 

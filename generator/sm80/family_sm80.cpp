@@ -9,6 +9,7 @@
 #include "generator/sm80/emit_sm80.hpp"
 #include "generator/sm80/layout_sm80.hpp"
 #include "generator/sm80/model_sm80.hpp"
+#include "generator/verdict.hpp"
 
 namespace flashwright {
 namespace {
@@ -21,31 +22,14 @@ int register_cap(int threads, int blocks, int registers_per_sm) {
   return std::min(kMaxRegisters, registers_per_sm / (threads * blocks) / 8 * 8);
 }
 
-// Collects the reasons against a schedule; only the first is kept, as later checks may rest on it.
-class Verdict {
- public:
-  void require(bool holds, const std::string& otherwise) {
-    if (!holds && reason_.empty()) reason_ = otherwise;
-  }
-  bool legal() const { return reason_.empty(); }
-  const std::string& reason() const { return reason_; }
-
- private:
-  std::string reason_;
-};
-
 void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
-  const auto one_of = [&](const char* knob, int value, std::initializer_list<int> allowed) {
-    verdict.require(std::find(allowed.begin(), allowed.end(), value) != allowed.end(),
-                    fmt::format("{} is {}; allowed: {}", knob, value, fmt::join(allowed, ", ")));
-  };
-  one_of("warps", s.warps, {1, 2, 4, 8});
-  one_of("stages", s.stages, {1, 2, 3});
-  one_of("q_in_registers", s.q_in_registers, {0, 1});
+  verdict.one_of("warps", s.warps, {1, 2, 4, 8});
+  verdict.one_of("stages", s.stages, {1, 2, 3});
+  verdict.one_of("q_in_registers", s.q_in_registers, {0, 1});
   verdict.require(s.q_in_registers == 0 || problem.dtype != DType::fp32,
                   "q_in_registers is 1; allowed with fp32: 0");
-  one_of("lazy_rescale", s.lazy_rescale, {0, 1});
-  one_of("blocks_per_sm", s.blocks_per_sm, {1, 2, 3, 4, 5, 6, 7, 8});
+  verdict.one_of("lazy_rescale", s.lazy_rescale, {0, 1});
+  verdict.one_of("blocks_per_sm", s.blocks_per_sm, {1, 2, 3, 4, 5, 6, 7, 8});
   verdict.require(s.key_block == 0 && s.dim_block == 0 && s.unroll == 0,
                   "key_block, dim_block and unroll are knobs of the CPU");
   if (!verdict.legal()) return;

@@ -20,7 +20,7 @@ struct Times {
 };
 
 void run_everywhere(const NamedKernel& kernel, std::mt19937_64& random, Times& times) {
-  const Source source = sm80_family().emit(kernel.problem, kernel.schedule);
+  const Source source = kernel.emit();
   const auto unit = compile_text(source.text);
   times.compile_ms += unit->compile_ms();
   ++times.kernels;
@@ -53,12 +53,15 @@ void run_everywhere(const NamedKernel& kernel, std::mt19937_64& random, Times& t
 TEST_CASE("random kernels are silent and right in every mode") {
   if (!compiler_here("random kernels in the emulator")) return;
   const int count = has_argument("--many") ? 200 : 24;
-  std::mt19937_64 random(test_seed());
-  Times times;
-  for (const NamedKernel& kernel : random_kernels(test_seed(), count))
-    run_everywhere(kernel, random, times);
-  MESSAGE(times.kernels << " kernels: compiled in " << times.compile_ms / 1e3 << " s, run in "
-                        << times.run_ms / 1e3 << " s");
+  for (const Family* family :
+       {static_cast<const Family*>(&sm80_family()), static_cast<const Family*>(&sm90_family())}) {
+    std::mt19937_64 random(test_seed());
+    Times times;
+    for (const NamedKernel& kernel : random_kernels(test_seed(), count, *family))
+      run_everywhere(kernel, random, times);
+    MESSAGE(times.kernels << " kernels of " << family->name() << ": compiled in "
+                          << times.compile_ms / 1e3 << " s, run in " << times.run_ms / 1e3 << " s");
+  }
 }
 
 TEST_CASE("the kernels of the golden files are silent and right in every mode") {

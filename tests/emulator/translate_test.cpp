@@ -9,7 +9,7 @@ namespace {
 
 std::string golden_text() {
   const NamedKernel& kernel = named_kernels().front();
-  return sm80_family().emit(kernel.problem, kernel.schedule).text;
+  return kernel.emit().text;
 }
 
 std::string edited(const std::string& from, const std::string& to) {
@@ -29,7 +29,7 @@ int lines_before(const std::string& text, const std::string& part) {
 TEST_CASE("the file tells the launch plan and the parameters") {
   for (const NamedKernel& kernel : random_kernels(test_seed(), 60)) {
     CAPTURE(kernel.name);
-    const Source source = sm80_family().emit(kernel.problem, kernel.schedule);
+    const Source source = kernel.emit();
     const LaunchPlan plan = emulator::translate(source.text, source.name).plan;
     REQUIRE(plan.steps.size() == source.plan.steps.size());
     for (std::size_t i = 0; i < plan.steps.size(); ++i) {
@@ -49,7 +49,7 @@ TEST_CASE("the file tells the launch plan and the parameters") {
 TEST_CASE("only lines of wrappers change, and none moves") {
   for (const NamedKernel& kernel : named_kernels()) {
     CAPTURE(kernel.name);
-    const Source source = sm80_family().emit(kernel.problem, kernel.schedule);
+    const Source source = kernel.emit();
     const std::string text = emulator::translate(source.text, "kernel.cu").text;
     const std::string marker = "#line 1 \"kernel.cu\"\n";
     std::istringstream before(source.text), after(text.substr(text.find(marker) + marker.size()));

@@ -27,7 +27,7 @@ std::vector<NamedKernel> kernels() {
 }
 
 Source emit(const NamedKernel& kernel) {
-  return sm80_family().emit(kernel.problem, kernel.schedule);
+  return kernel.emit();
 }
 
 std::vector<std::string> lines_of(const std::string& text) {

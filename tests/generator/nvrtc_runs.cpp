@@ -21,11 +21,10 @@ std::string compile_one(const NamedKernel& kernel, const Margins& margins, int& 
                         bool& spills) {
   const DeviceInfo device = assumed_device(kernel.problem.target);
   const Estimate estimate =
-      sm80_family()
-          .consider(kernel.problem, device, {4, 16, 16, 4096, 4096}, kernel.schedule)
+      kernel.family->consider(kernel.problem, device, {4, 16, 16, 4096, 4096}, kernel.schedule)
           .estimate;
   try {
-    const Binary binary = nvrtc::compile(sm80_family().emit(kernel.problem, kernel.schedule));
+    const Binary binary = nvrtc::compile(kernel.emit());
     const Resources& r = binary.resources;
     beyond = r.registers - estimate.registers;
     ms = binary.compile_ms;

@@ -22,7 +22,7 @@ Options options_of(const NamedKernel& kernel) {
 }
 
 std::string compile_emitted(const NamedKernel& kernel, const Target& target) {
-  Source source = sm80_family().emit(kernel.problem, kernel.schedule);
+  Source source = kernel.emit();
   source.target = target;
   return nvrtc::compile(source).bytes;
 }

@@ -37,7 +37,7 @@ std::string difference(const std::string& expected, const std::string& got) {
 
 TEST_CASE("emitted files are the golden ones") {
   for (const NamedKernel& kernel : named_kernels()) {
-    const std::string text = sm80_family().emit(kernel.problem, kernel.schedule).text;
+    const std::string text = kernel.emit().text;
     if (has_argument("--update-golden")) test::write_file(file_of(kernel), text);
     const std::string golden = test::read_file(file_of(kernel));
     INFO(kernel.name << ": " << difference(golden, text));
@@ -56,10 +56,10 @@ TEST_CASE("there is no golden file that nobody emits") {
 TEST_CASE("every golden kernel can run on the device that it is for") {
   for (const NamedKernel& kernel : named_kernels()) {
     const Candidate candidate =
-        sm80_family().consider(kernel.problem, assumed_device(kernel.problem.target),
-                               {4, 16, 16, 4096, 4096}, kernel.schedule);
+        kernel.family->consider(kernel.problem, assumed_device(kernel.problem.target),
+                                {4, 16, 16, 4096, 4096}, kernel.schedule);
     INFO(kernel.name);
     CHECK(candidate.rejected == "");
-    CHECK(sm80_family().reasons_against(kernel.problem).empty());
+    CHECK(kernel.family->reasons_against(kernel.problem).empty());
   }
 }

@@ -61,9 +61,22 @@ constexpr Row kUnfused[] = {
      "q32.kv32.w2.st1.b1"},
 };
 
-NamedKernel kernel_of(const Row& row, Algorithm algorithm) {
+constexpr Row kSm90[] = {
+    {"bf16_d128_causal", "sm_90a", R"({"head_dim":128,"mask":"causal"})", "q128.kv128.w12.st2.b1"},
+    {"bf16_d64_three_consumers", "sm_90a", R"({"head_dim":64})", "q192.kv128.w16.st2.b1"},
+    {"bf16_d256_lazy", "sm_90a", R"({"head_dim":256})", "q128.kv80.w12.st2.b1.lz1"},
+    {"bf16_d192_v128_window", "sm_90a",
+     R"({"head_dim":192,"head_dim_v":128,"mask":"window:512,0"})", "q128.kv112.w12.st2.b1"},
+    {"fp16_d72_blocks", "sm_90a", R"({"dtype":"fp16","head_dim":72,"mask":"blocks"})",
+     "q64.kv64.w8.st3.b2"},
+    {"fp16_d96_causal_dropout", "sm_90a",
+     R"({"dtype":"fp16","head_dim":96,"mask":"causal","dropout":0.1})", "q128.kv96.w12.st2.b1"},
+};
+
+NamedKernel kernel_of(const Row& row, Algorithm algorithm, const Family& family) {
   NamedKernel kernel;
-  kernel.name = std::string("sm80_") + row.name;
+  kernel.family = &family;
+  kernel.name = family.name() + "_" + row.name;
   kernel.problem = normalise(config_from_json(row.config), parse_target(row.target));
   kernel.problem.algorithm = algorithm;
   kernel.schedule = parse_schedule(row.schedule);
@@ -77,17 +90,24 @@ const FamilySm80& sm80_family() {
   return family;
 }
 
+const FamilySm90& sm90_family() {
+  static const FamilySm90 family;
+  return family;
+}
+
 const std::vector<NamedKernel>& named_kernels() {
   static const std::vector<NamedKernel> kernels = [] {
     std::vector<NamedKernel> out;
-    for (const Row& row : kRows) out.push_back(kernel_of(row, Algorithm::tiled));
-    for (const Row& row : kUnfused) out.push_back(kernel_of(row, Algorithm::unfused));
+    for (const Row& row : kRows) out.push_back(kernel_of(row, Algorithm::tiled, sm80_family()));
+    for (const Row& row : kUnfused)
+      out.push_back(kernel_of(row, Algorithm::unfused, sm80_family()));
+    for (const Row& row : kSm90) out.push_back(kernel_of(row, Algorithm::tiled, sm90_family()));
     return out;
   }();
   return kernels;
 }
 
-std::vector<NamedKernel> random_kernels(std::uint64_t seed, int count) {
+std::vector<NamedKernel> random_kernels(std::uint64_t seed, int count, const Family& family) {
   std::vector<Target> targets;
   for (const ArchInfo& arch : known_architectures())
     if (arch.target.backend == BackendKind::cuda) targets.push_back(arch.target);
@@ -95,10 +115,11 @@ std::vector<NamedKernel> random_kernels(std::uint64_t seed, int count) {
   std::vector<NamedKernel> out;
   while (static_cast<int>(out.size()) < count) {
     NamedKernel kernel;
+    kernel.family = &family;
     kernel.problem = draw(problems(targets), random());
-    const auto legal =
-        legal_schedules(sm80_family(), kernel.problem, assumed_device(kernel.problem.target),
-                        {4, 16, 16, 4096, 4096});
+    if (!family.reasons_against(kernel.problem).empty()) continue;
+    const auto legal = legal_schedules(
+        family, kernel.problem, assumed_device(kernel.problem.target), {4, 16, 16, 4096, 4096});
     if (legal.empty()) continue;
     kernel.schedule = legal[random() % legal.size()];
     kernel.name = to_string(kernel.problem) + " " + to_string(kernel.schedule);

@@ -9,19 +9,25 @@
 #include "core/schedule.hpp"
 #include "core/source.hpp"
 #include "generator/sm80/family_sm80.hpp"
+#include "generator/sm90/family_sm90.hpp"
 
 namespace flashwright::testing {
+
+const FamilySm80& sm80_family();
+const FamilySm90& sm90_family();
 
 struct NamedKernel {
   std::string name;  // "sm80_bf16_d128_causal"
   Problem problem;
   Schedule schedule;
+  const Family* family = &sm80_family();
+
+  Source emit() const { return family->emit(problem, schedule); }
 };
 const std::vector<NamedKernel>& named_kernels();
 
-// Of random Problems with random legal schedules, as a seed gives them.
-std::vector<NamedKernel> random_kernels(std::uint64_t seed, int count);
-
-const FamilySm80& sm80_family();
+// Of random Problems with random legal schedules of a family, as a seed gives them.
+std::vector<NamedKernel> random_kernels(std::uint64_t seed, int count,
+                                        const Family& family = sm80_family());
 
 }  // namespace flashwright::testing

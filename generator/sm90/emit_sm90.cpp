@@ -1,0 +1,196 @@
+#include "generator/sm90/emit_sm90.hpp"
+
+#include <fmt/format.h>
+
+#include "core/dtype.hpp"
+#include "core/expr_parse.hpp"
+#include "core/mask.hpp"
+#include "generator/sm90/layout_sm90.hpp"
+#include "generator/sm90/print_wgmma.hpp"
+
+namespace flashwright::sm90 {
+namespace {
+
+std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
+  const Slabs keys = slabs(problem.head_dim), values = slabs(problem.head_dim_v);
+  const int consumers = schedule.tile_q / 64;
+  const Registers share = registers(consumers);
+  std::vector<Constant> rows = {
+      int_constant("kConsumers", consumers, "warpgroups of 64 query rows; one more produces"),
+      {"constexpr int kTileQ = 64 * kConsumers", "query rows per block"},
+      int_constant("kTileKv", schedule.tile_kv, "keys per step"),
+      int_constant("kStages", schedule.stages, "key and value tiles in flight"),
+      int_constant("kHeadDim", problem.head_dim, "of queries and keys"),
+      int_constant("kHeadDimV", problem.head_dim_v, "of values and outputs"),
+      {"constexpr int kThreads = 128 * (kConsumers + 1)", ""},
+      int_constant("kBlocksPerSm", schedule.blocks_per_sm, "resident together"),
+      int_constant("kProducerRegisters", share.producer, "of each thread"),
+      int_constant("kConsumerRegisters", share.consumer, ""),
+      {},
+      int_constant("kElementBytes", 2, to_string(problem.dtype)),
+      int_constant("kPaddedDim", keys.columns, "whole tensor core steps"),
+      int_constant("kPaddedDimV", values.columns, ""),
+      int_constant("kSwizzle", keys.swizzle, "bytes of a slab of queries or keys"),
+      int_constant("kSwizzleV", values.swizzle, "of values or outputs"),
+      int_constant("kRowTiles", 1, "tiles of 16 rows that a warp owns"),
+      {"constexpr int kKeyTiles = kTileKv / 8", "columns of accumulators along the keys"},
+      {"constexpr int kKeySteps = kTileKv / 16", "tensor core steps along the keys"},
+      {"constexpr int kDimTiles = kHeadDimV / 8", "columns of accumulators along the head dim"},
+      {"constexpr int kDimSteps = kPaddedDim / 16", "tensor core steps along it"},
+      {},
+      {"constexpr float kLn2 = 0.6931471805599453f", ""},
+      {"constexpr float kLargeExponent = 256.0f", "from here on one rounding would show"},
+  };
+  return print_constants(rows);
+}
+
+// Queries of each consumer (later its output), then the stages of keys, then those of values, then the
+// barriers.
+std::vector<Line> memory(const Problem& problem, const Schedule& schedule) {
+  const Layout sizes = layout(problem, schedule);
+  std::vector<Line> lines = print_constants({
+      {"constexpr int kQueriesBytes = 64 * kPaddedDim * kElementBytes", "of one consumer"},
+      int_constant("kOwnBytes", sizes.own_bytes, "its queries, later its output"),
+      {"constexpr int kKeysBytes = kTileKv * kPaddedDim * kElementBytes", "one stage"},
+      {"constexpr int kValuesBytes = kTileKv * kPaddedDimV * kElementBytes", "one stage"},
+      int_constant("kKeysOffset", sizes.keys_offset, "tiles start at multiples of 1024"),
+      int_constant("kKeysStride", (sizes.values_offset - sizes.keys_offset) / schedule.stages, ""),
+      int_constant("kValuesOffset", sizes.values_offset, ""),
+      int_constant("kValuesStride", (sizes.barriers_offset - sizes.values_offset) / schedule.stages,
+                   ""),
+      int_constant("kBarriersOffset", sizes.barriers_offset, ""),
+      {"constexpr int kSharedBytes = kBarriersOffset + 8 * (1 + 4 * kStages)", ""},
+  });
+  lines.push_back({fmt::format("static_assert(kSharedBytes == {}, \"the launch plan says so\");",
+                               sizes.smem_bytes),
+                   {}});
+  return lines;
+}
+
+ParamLayout params_for(const Problem& problem) {
+  ParamLayout params;
+  const auto add = [&params](std::initializer_list<Param> rows) {
+    for (const Param row : rows) params.add(row);
+  };
+  add({Param::q_map,
+       Param::k_map,
+       Param::v_map,
+       Param::o_map,
+       Param::q,
+       Param::k,
+       Param::v,
+       Param::o,
+       Param::lse,
+       Param::q_batch_stride,
+       Param::q_row_stride,
+       Param::q_head_stride,
+       Param::k_batch_stride,
+       Param::k_row_stride,
+       Param::k_head_stride,
+       Param::v_batch_stride,
+       Param::v_row_stride,
+       Param::v_head_stride,
+       Param::o_batch_stride,
+       Param::o_row_stride,
+       Param::o_head_stride,
+       Param::lse_batch_stride,
+       Param::lse_head_stride,
+       Param::heads_q,
+       Param::group,
+       Param::seq_q,
+       Param::seq_kv,
+       Param::scale_log2});
+  if (problem.mask == Mask::Kind::causal || problem.mask == Mask::Kind::window)
+    add({Param::q_position});
+  if (problem.mask == Mask::Kind::window) add({Param::window_left, Param::window_right});
+  if (problem.mask == Mask::Kind::blocks)
+    add({Param::block_q, Param::block_kv, Param::query_blocks, Param::mask_batch, Param::mask_heads,
+         Param::full_offsets, Param::full_columns, Param::partial_offsets, Param::partial_columns,
+         Param::partial_bits});
+  if (problem.dropout)
+    add({Param::drop_threshold, Param::keep_scale, Param::dropout_key, Param::rng_state});
+  add({Param::aligned});
+  return params;
+}
+
+LaunchPlan plan_for(const Problem& problem, const Schedule& schedule) {
+  LaunchPlan plan;
+  plan.params = params_for(problem);
+  const Slabs keys = slabs(problem.head_dim), values = slabs(problem.head_dim_v);
+  const auto box = [&](Param map, int head_dim, int rows, const Slabs& slab) {
+    plan.boxes.push_back({map, problem.dtype, head_dim, rows,
+                          slab.swizzle / info(problem.dtype).bytes, slab.swizzle});
+  };
+  box(Param::q_map, problem.head_dim, 64, keys);
+  box(Param::k_map, problem.head_dim, schedule.tile_kv, keys);
+  box(Param::v_map, problem.head_dim_v, schedule.tile_kv, values);
+  box(Param::o_map, problem.head_dim_v, 64, values);
+  const std::string tiles =
+      problem.mask == Mask::Kind::blocks
+          ? fmt::format("query_blocks * ceil_div(block_q, {})", schedule.tile_q)
+          : fmt::format("ceil_div(seq_q, {})", schedule.tile_q);
+  plan.steps.push_back({"fw_forward", 32 * schedule.warps, layout(problem, schedule).smem_bytes,
+                        parse_expr(tiles + " * heads_q * batch")});
+  return plan;
+}
+
+// The wrappers of wgmma for the shapes of this kernel, under the names of what they are for.
+std::vector<Line> products(const Problem& problem, const Schedule& schedule) {
+  ProductShape scores;
+  scores.n = schedule.tile_kv;
+  ProductShape first = scores;
+  first.first = true;
+  ProductShape output;
+  output.n = problem.head_dim_v;
+  output.a_in_registers = true;
+  output.b_k_major = false;
+  std::vector<Line> lines;
+  const auto add = [&](const ProductShape& shape, const std::string& role, const std::string& a) {
+    append(lines, print_product(shape, problem.dtype));
+    append(lines, {{fmt::format("__device__ __forceinline__ void {}(float (&d)[{}], {}, u64 b) {{",
+                                role, shape.n / 2, a),
+                    {}},
+                   {fmt::format("  {}(d, a, b);", product_name(shape)), {}},
+                   {"}", {}}});
+  };
+  add(first, "multiply_first_scores", "u64 a");
+  add(scores, "multiply_scores", "u64 a");
+  add(output, "multiply_output", "const u32 (&a)[4]");
+  return lines;
+}
+
+std::string about(const Problem& problem, const Schedule& s) {
+  return fmt::format(
+      "Tiles of {} queries by {} keys, {} stages; a producer and {} consumer warpgroup{}. {:.1f} "
+      "KiB "
+      "of shared memory.",
+      s.tile_q, s.tile_kv, s.stages, s.tile_q / 64, s.tile_q == 64 ? "" : "s",
+      layout(problem, s).smem_bytes / 1024.0);
+}
+
+}  // namespace
+
+Emission emission(const Problem& problem, const Schedule& schedule) {
+  Emission out;
+  out.path = "sm90/forward.cu";
+  out.name = "fw_forward.cu";
+  for (const std::string& option : option_names()) out.options[option] = 0;
+  out.options["FW_FP16"] = problem.dtype == DType::fp16;
+  out.options["FW_BF16"] = problem.dtype == DType::bf16;
+  out.options["FW_MASK"] = problem.mask == Mask::Kind::causal || problem.mask == Mask::Kind::window;
+  out.options["FW_BLOCKS"] = problem.mask == Mask::Kind::blocks;
+  out.options["FW_DROPOUT"] = problem.dropout;
+  out.options["FW_LAZY_RESCALE"] = schedule.lazy_rescale != 0;
+  out.plan = plan_for(problem, schedule);
+  std::vector<Line>& printed = out.printed["constants.h"];
+  append(printed, constants(problem, schedule));
+  append(printed, memory(problem, schedule));
+  append(printed, print_params(out.plan.params, problem.dtype));
+  out.printed["products.h"] = products(problem, schedule);
+  out.printed["mask.h"] =
+      problem.mask == Mask::Kind::blocks ? std::vector<Line>{} : print_mask(problem.mask);
+  out.banner = print_banner(problem, schedule, about(problem, schedule), out.plan);
+  return out;
+}
+
+}  // namespace flashwright::sm90

@@ -1,0 +1,135 @@
+#include "generator/sm90/family_sm90.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "core/dtype.hpp"
+#include "generator/sm90/emit_sm90.hpp"
+#include "generator/sm90/layout_sm90.hpp"
+#include "generator/sm90/model_sm90.hpp"
+#include "generator/verdict.hpp"
+
+namespace flashwright {
+namespace {
+
+constexpr int kReservedSmem = 1024;  // the system takes this of every resident block
+
+void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
+  verdict.one_of("tile_q", s.tile_q, {64, 128, 192});
+  verdict.require(
+      s.warps == s.tile_q / 16 + 4,
+      fmt::format("warps is {}; allowed: 4 for every 64 of the {} query rows, and 4 that "
+                  "produce",
+                  s.warps, s.tile_q));
+  verdict.one_of("stages", s.stages, {1, 2, 3, 4});
+  verdict.one_of("lazy_rescale", s.lazy_rescale, {0, 1});
+  verdict.one_of("blocks_per_sm", s.blocks_per_sm, {1, 2});
+  verdict.require(
+      s.tile_q == 64 ? s.blocks_per_sm == 2 : s.blocks_per_sm == 1,
+      fmt::format("blocks_per_sm is {}; allowed: 2 with one consumer, else 1", s.blocks_per_sm));
+  verdict.require(s.q_in_registers == 0, "q_in_registers is 1; allowed: 0");
+  verdict.require(s.key_block == 0 && s.dim_block == 0 && s.unroll == 0,
+                  "key_block, dim_block and unroll are knobs of the CPU");
+  const bool whole_words = !problem.dropout || s.tile_kv == 16 || s.tile_kv % 32 == 0;
+  verdict.require(
+      s.tile_kv >= 16 && s.tile_kv <= 256 && s.tile_kv % 16 == 0 && whole_words,
+      fmt::format("tile_kv is {}; allowed: {}", s.tile_kv,
+                  problem.dropout ? "16 and 32..256 in steps of 32" : "16..256 in steps of 16"));
+}
+
+void check_device(Verdict& verdict, const Problem& problem, const DeviceInfo& device,
+                  const Schedule& s, const Estimate& estimate) {
+  verdict.require(estimate.smem_bytes <= device.smem_per_block,
+                  fmt::format("needs {} bytes of shared memory; a block has {}",
+                              estimate.smem_bytes, device.smem_per_block));
+  verdict.require(
+      s.blocks_per_sm * (estimate.smem_bytes + kReservedSmem) <= device.smem_per_sm,
+      fmt::format("{} blocks need {} bytes of shared memory each; a multiprocessor has {}",
+                  s.blocks_per_sm, estimate.smem_bytes + kReservedSmem, device.smem_per_sm));
+  // One product takes its sums and some more from what a thread has before the roles divide.
+  constexpr int kBesideSums = 30;
+  const int first = 65536 / (estimate.threads * s.blocks_per_sm) / 8 * 8;
+  const int sums = std::max(s.tile_kv, problem.head_dim_v) / 2;
+  verdict.require(
+      sums + kBesideSums <= first,
+      fmt::format("a product with {} sums per thread needs about {} registers; a thread "
+                  "begins with {}",
+                  sums, sums + kBesideSums, first));
+  const int limit = sm90::registers(s.tile_q / 64).consumer;
+  verdict.require(estimate.registers <= limit,
+                  fmt::format("needs about {} registers per thread of a consumer; there are {}",
+                              estimate.registers, limit));
+}
+
+Candidate examine(const Problem& problem, const DeviceInfo& device, const Shape& shape,
+                  const Schedule& s) {
+  Candidate out;
+  out.schedule = s;
+  Verdict verdict;
+  check_knobs(verdict, problem, s);
+  if (verdict.legal()) {
+    out.estimate.threads = 32 * s.warps;
+    out.estimate.smem_bytes = sm90::layout(problem, s).smem_bytes;
+    out.estimate.registers = sm90::consumer_registers(problem, s);
+    check_device(verdict, problem, device, s, out.estimate);
+  }
+  out.rejected = verdict.reason();
+  if (verdict.legal()) out.estimate.time_us = sm90::model_time_us(problem, device, shape, s);
+  return out;
+}
+
+}  // namespace
+
+std::vector<std::string> FamilySm90::reasons_against(const Problem& problem) const {
+  std::vector<std::string> reasons;
+  if (to_string(problem.target) != "sm_90a")
+    reasons.push_back(fmt::format("target is {}; allowed: sm_90a", to_string(problem.target)));
+  if (problem.dtype == DType::fp32) reasons.push_back("dtype is fp32; allowed: fp16, bf16");
+  if (problem.algorithm != Algorithm::tiled)
+    reasons.push_back("the unfused yardstick belongs to sm80");
+  return reasons;
+}
+
+Source FamilySm90::emit(const Problem& problem, const Schedule& schedule) const {
+  return make_source(sm90::emission(problem, schedule), problem.target);
+}
+
+std::vector<Candidate> FamilySm90::space(const Problem& problem, const DeviceInfo& device,
+                                         const Shape& shape) const {
+  std::vector<Candidate> out;
+  for (const int tile_q : {64, 128, 192})
+    for (int tile_kv = 16; tile_kv <= 256; tile_kv += 16)
+      for (const int stages : {1, 2, 3, 4})
+        for (const int lazy_rescale : {0, 1}) {
+          Schedule s;
+          s.tile_q = tile_q;
+          s.tile_kv = tile_kv;
+          s.warps = tile_q / 16 + 4;
+          s.stages = stages;
+          s.lazy_rescale = lazy_rescale;
+          s.blocks_per_sm = tile_q == 64 ? 2 : 1;
+          out.push_back(examine(problem, device, shape, s));
+        }
+  return out;
+}
+
+Candidate FamilySm90::consider(const Problem& problem, const DeviceInfo& device, const Shape& shape,
+                               const Schedule& schedule) const {
+  return examine(problem, device, shape, schedule);
+}
+
+Schedule FamilySm90::default_schedule(const Problem& problem, const DeviceInfo& device,
+                                      const Shape& shape) const {
+  Schedule best;
+  double least = 0;
+  for (const Candidate& candidate : space(problem, device, shape)) {
+    if (!candidate.rejected.empty()) continue;
+    if (least != 0 && candidate.estimate.time_us >= least) continue;
+    least = candidate.estimate.time_us;
+    best = candidate.schedule;
+  }
+  return best;
+}
+
+}  // namespace flashwright

@@ -1,0 +1,21 @@
+// Kernels for Hopper: TMA brings tiles, wgmma multiplies them, and warpgroups have roles.
+#pragma once
+
+#include "generator/family.hpp"
+
+namespace flashwright {
+
+class FamilySm90 final : public Family {
+ public:
+  std::string name() const override { return "sm90"; }
+  std::vector<std::string> reasons_against(const Problem& problem) const override;
+  std::vector<Candidate> space(const Problem& problem, const DeviceInfo& device,
+                               const Shape& shape) const override;
+  Candidate consider(const Problem& problem, const DeviceInfo& device, const Shape& shape,
+                     const Schedule& schedule) const override;
+  Schedule default_schedule(const Problem& problem, const DeviceInfo& device,
+                            const Shape& shape) const override;
+  Source emit(const Problem& problem, const Schedule& schedule) const override;
+};
+
+}  // namespace flashwright

@@ -1,0 +1,55 @@
+#include "generator/sm90/layout_sm90.hpp"
+
+#include <algorithm>
+
+namespace flashwright::sm90 {
+namespace {
+
+constexpr int kElementBytes = 2, kStep = 16;  // depth of a tensor core step
+constexpr int kAlignment = 1024;              // of a swizzled tile
+constexpr int kRows = 64;                     // of a consumer
+
+int aligned(int bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+}  // namespace
+
+Slabs slabs(int head_dim) {
+  const int columns = (head_dim + kStep - 1) / kStep * kStep;
+  return {columns, columns % 64 == 0 ? 128 : columns % 32 == 0 ? 64 : 32};
+}
+
+// The compiler gives each thread an equal share at the start, a multiple of 8; what the roles take in
+// the end is at most that, or a consumer waits for ever.
+Registers registers(int consumers) {
+  switch (consumers) {
+    case 1:
+      return {40, 216};  // of two blocks on a multiprocessor
+    case 2:
+      return {24, 240};
+    default:
+      return {32, 160};
+  }
+}
+
+Layout layout(const Problem& problem, const Schedule& schedule) {
+  Layout out;
+  const int dim = slabs(problem.head_dim).columns, dim_v = slabs(problem.head_dim_v).columns;
+  out.consumers = schedule.tile_q / kRows;
+  out.queries_bytes = kRows * dim * kElementBytes;
+  out.own_bytes = aligned(std::max(out.queries_bytes, kRows * dim_v * kElementBytes));
+  out.keys_bytes = schedule.tile_kv * dim * kElementBytes;
+  out.values_bytes = schedule.tile_kv * dim_v * kElementBytes;
+  out.keys_offset = out.consumers * out.own_bytes;
+  out.values_offset = out.keys_offset + schedule.stages * aligned(out.keys_bytes);
+  out.barriers_offset = out.values_offset + schedule.stages * aligned(out.values_bytes);
+  out.smem_bytes = out.barriers_offset + 8 * (1 + 4 * schedule.stages);
+  return out;
+}
+
+int consumer_registers(const Problem& problem, const Schedule& schedule) {
+  constexpr int kOther = 28, kDropout = 12, kBlocks = 8;
+  return schedule.tile_kv / 2 + schedule.tile_kv / 4 + problem.head_dim_v / 2 + kOther +
+         (problem.dropout ? kDropout : 0) + (problem.mask == Mask::Kind::blocks ? kBlocks : 0);
+}
+
+}  // namespace flashwright::sm90

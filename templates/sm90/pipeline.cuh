@@ -1,0 +1,48 @@
+//~ How producer and consumers of the sm90 family hand tiles to each other.
+
+// A place in the ring of stages, and the parity of the phase that its barriers are in.
+struct RingPlace {
+  int stage;
+  u32 parity;
+
+  __device__ __forceinline__ void advance() {
+    ++stage;
+    if (stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+// The mbarriers of a block. Full: the tile has arrived. Empty: all consumers are done with it.
+struct Barriers {
+  u32 queries_full;
+  u32 keys_full, keys_empty, values_full, values_empty;  // of the first stage
+
+  __device__ __forceinline__ void make() const {
+    init_barrier(queries_full, 1);
+#pragma unroll
+    for (int stage = 0; stage < kStages; ++stage) {
+      init_barrier(keys_full + stage * 8, 1);
+      init_barrier(values_full + stage * 8, 1);
+      init_barrier(keys_empty + stage * 8, kConsumers);
+      init_barrier(values_empty + stage * 8, kConsumers);
+    }
+    publish_barriers();
+  }
+};
+
+__device__ __forceinline__ Barriers find_barriers(u32 memory) {
+  Barriers barriers;
+  barriers.queries_full = memory + kBarriersOffset;
+  barriers.keys_full = barriers.queries_full + 8;
+  barriers.keys_empty = barriers.keys_full + kStages * 8;
+  barriers.values_full = barriers.keys_empty + kStages * 8;
+  barriers.values_empty = barriers.values_full + kStages * 8;
+  return barriers;
+}
+
+// One thread of a warpgroup speaks for it: its wait has covered the products of all.
+__device__ __forceinline__ void release(u32 barrier) {
+  if (thread_index() % 128 == 0) arrive(barrier);
+}

@@ -1,0 +1,71 @@
+//~ The producer: it brings queries, keys and values to where the consumers wait for them.
+
+// By TMA, one thread.
+__device__ __forceinline__ void load_tiles(const Params& params, const QueryTile& work, u32 memory,
+                                           const Barriers& barriers) {
+  const int kv_head = work.head / params.group;
+  arrive_expecting(barriers.queries_full, kConsumers * kQueriesBytes);
+#pragma unroll 1
+  for (int group = 0; group < kConsumers; ++group)
+    load_boxes<64, kPaddedDim, kSwizzle>(memory + group * kOwnBytes, params.q_map,
+                                         barriers.queries_full, work.row_begin + group * 64,
+                                         work.head, work.batch);
+  KeyTiles tiles;
+  tiles.start(params, work);
+  RingPlace at = {0, 0};
+  for (; !tiles.done; tiles.advance(params)) {
+    const u32 keys_full = barriers.keys_full + at.stage * 8;
+    wait_barrier(barriers.keys_empty + at.stage * 8, at.parity ^ 1);
+    arrive_expecting(keys_full, kKeysBytes);
+    load_boxes<kTileKv, kPaddedDim, kSwizzle>(memory + kKeysOffset + at.stage * kKeysStride,
+                                              params.k_map, keys_full, tiles.first, kv_head,
+                                              work.batch);
+    const u32 values_full = barriers.values_full + at.stage * 8;
+    wait_barrier(barriers.values_empty + at.stage * 8, at.parity ^ 1);
+    arrive_expecting(values_full, kValuesBytes);
+    load_boxes<kTileKv, kPaddedDimV, kSwizzleV>(memory + kValuesOffset + at.stage * kValuesStride,
+                                                params.v_map, values_full, tiles.first, kv_head,
+                                                work.batch);
+    at.advance();
+  }
+}
+
+// What all threads of the warpgroup have written is there.
+__device__ __forceinline__ void announce(u32 barrier) {
+  fence_async_shared();
+  synchronize_named<1, 128>();
+  release(barrier);
+}
+
+// By all threads of the warpgroup.
+__device__ __forceinline__ void copy_tiles(const Params& params, const QueryTile& work, u32 memory,
+                                           const Barriers& barriers) {
+  const int kv_head = work.head / params.group;
+  const Element* q = params.q + work.batch * params.q_batch_stride +
+                     work.head * params.q_head_stride + work.row_begin * params.q_row_stride;
+#pragma unroll 1
+  for (int group = 0; group < kConsumers; ++group)
+    copy_rows<64, kHeadDim, kPaddedDim, kSwizzle>(
+        memory + group * kOwnBytes, q + group * 64 * params.q_row_stride, params.q_row_stride,
+        work.row_end - work.row_begin - group * 64);
+  announce(barriers.queries_full);
+  const Element* k = params.k + work.batch * params.k_batch_stride + kv_head * params.k_head_stride;
+  const Element* v = params.v + work.batch * params.v_batch_stride + kv_head * params.v_head_stride;
+  KeyTiles tiles;
+  tiles.start(params, work);
+  RingPlace at = {0, 0};
+  for (; !tiles.done; tiles.advance(params)) {
+    const int rows = params.seq_kv - tiles.first;
+    wait_barrier(barriers.keys_empty + at.stage * 8, at.parity ^ 1);
+    copy_rows<kTileKv, kHeadDim, kPaddedDim, kSwizzle>(
+        memory + kKeysOffset + at.stage * kKeysStride, k + tiles.first * params.k_row_stride,
+        params.k_row_stride, rows);
+    announce(barriers.keys_full + at.stage * 8);
+    wait_barrier(barriers.values_empty + at.stage * 8, at.parity ^ 1);
+    copy_rows<kTileKv, kHeadDimV, kPaddedDimV, kSwizzleV>(
+        memory + kValuesOffset + at.stage * kValuesStride, v + tiles.first * params.v_row_stride,
+        params.v_row_stride, rows);
+    announce(barriers.values_full + at.stage * 8);
+    at.advance();
+  }
+}

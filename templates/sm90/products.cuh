@@ -1,0 +1,42 @@
+//~ The two matrix products of a warpgroup: 64 query rows by one tile of keys. They run until
+//~ wait_products().
+
+// Keeps what follows from using sums before this point.
+template <int kTiles>
+__device__ __forceinline__ void hold_sums(float (&sums)[kRowTiles][kTiles][4]) {
+  hold(reinterpret_cast<float(&)[kTiles * 4]>(sums));
+}
+
+// Starts scores = Q K^T.
+__device__ __forceinline__ void start_scores(float (&scores)[kRowTiles][kKeyTiles][4], u32 queries,
+                                             u32 keys) {
+  float(&sums)[kKeyTiles * 4] = reinterpret_cast<float(&)[kKeyTiles * 4]>(scores);
+#pragma unroll
+  for (int step = 0; step < kDimSteps; ++step) {
+    constexpr int kSteps = kSwizzle / 32;  // of a slab
+    const int slab = step / kSteps, offset = step % kSteps * 32;
+    const u64 a =
+        tile_descriptor<kSwizzle>(queries + slab * 64 * kSwizzle + offset, 8 * kSwizzle, 0);
+    const u64 b =
+        tile_descriptor<kSwizzle>(keys + slab * kTileKv * kSwizzle + offset, 8 * kSwizzle, 0);
+    if (step == 0) {
+      multiply_first_scores(sums, a, b);
+    } else {
+      multiply_scores(sums, a, b);
+    }
+  }
+  commit_products();
+}
+
+// Starts out += weights V.
+__device__ __forceinline__ void start_output(float (&out)[kRowTiles][kDimTiles][4],
+                                             const u32 (&weights)[kRowTiles][kKeySteps][4],
+                                             u32 values) {
+  float(&sums)[kDimTiles * 4] = reinterpret_cast<float(&)[kDimTiles * 4]>(out);
+#pragma unroll
+  for (int step = 0; step < kKeySteps; ++step)
+    multiply_output(sums, weights[0][step],
+                    tile_descriptor<kSwizzleV>(values + step * 16 * kSwizzleV, 8 * kSwizzleV,
+                                               kTileKv * kSwizzleV));
+  commit_products();
+}

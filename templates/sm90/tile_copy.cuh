@@ -1,0 +1,38 @@
+//~ Tiles in shared memory: slabs of kSwizzle bytes by all rows, in which the 16-byte chunks of a row
+//~ are swizzled. TMA writes and reads them; rows that TMA cannot address are copied by threads.
+
+// Where an element of a tile lies.
+template <int kRows, int kSwizzle>
+__device__ __forceinline__ u32 element_address(u32 tile, int row, int column) {
+  constexpr int kSlab = kSwizzle / 2;  // elements
+  const u32 address =
+      tile + (column / kSlab * kRows + row) * kSwizzle + column % kSlab * kElementBytes;
+  return address ^ (address >> 3 & (kSwizzle - 16));
+}
+
+// Starts the copy of kRows rows of one head; what lies behind the end of the tensor becomes 0. Loops
+// stay loops: a producer has few registers.
+template <int kRows, int kColumns, int kSwizzle>
+__device__ __forceinline__ void load_boxes(u32 tile, const TensorMap& map, u32 barrier, int row,
+                                           int head, int batch) {
+  constexpr int kSlab = kSwizzle / 2;
+#pragma unroll 1
+  for (int column = 0; column < kColumns; column += kSlab)
+    load_box(tile + column / kSlab * kRows * kSwizzle, map, barrier, column, row, head, batch);
+}
+
+// The same by the threads of a warpgroup, element by element, for rows that start anywhere.
+template <int kRows, int kColumns, int kPadded, int kSwizzle>
+__device__ __forceinline__ void copy_rows(u32 tile, const Element* source, i64 row_stride,
+                                          int rows) {
+#pragma unroll 1
+  for (int row = thread_index() % 128; row < kRows; row += 128) {
+    const Element* from = source + row * row_stride;
+#pragma unroll 1
+    for (int column = 0; column < kPadded; ++column) {
+      const bool exists = row < rows && column < kColumns;
+      store_shared_u16(element_address<kRows, kSwizzle>(tile, row, column),
+                       exists ? load_global(from + column) : static_cast<Element>(0));
+    }
+  }
+}
