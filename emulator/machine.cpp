@@ -300,13 +300,14 @@ void Machine::finish_thread(int index) {
                          open ? "that are in no group" : "in flight", at(copy->site));
     });
   const bool open_store = !thread.open_stores.empty();
-  if (!open_store && thread.store_groups.empty()) return;
-  const std::uint32_t site =
-      open_store ? thread.open_stores.front().site : thread.store_groups.front().front().site;
-  findings_.add(Kind::store_not_waited_for, site, [&] {
+  const BulkStore* unread = open_store ? &thread.open_stores.front() : nullptr;
+  for (const std::vector<BulkStore>& group : thread.store_groups)
+    if (unread == nullptr && !group.empty()) unread = &group.front();
+  if (unread == nullptr) return;
+  findings_.add(Kind::store_not_waited_for, unread->site, [&] {
     return fmt::format("{} exits with stores {}: {}", who(index),
                        open_store ? "that are in no group" : "that may still read shared memory",
-                       at(site));
+                       at(unread->site));
   });
   for (auto& group : thread.store_groups)
     for (BulkStore& store : group) complete_store(store);
@@ -351,12 +352,14 @@ void Machine::finish_cluster() {
   report_bytes();
   for (std::size_t i = 0; i < warpgroups_.size(); ++i) {
     const Warpgroup& group = warpgroups_[i];
-    if (group.open.empty() && group.groups.empty()) continue;
-    const Product& product = group.open.empty() ? group.groups.front().front() : group.open.front();
-    findings_.add(Kind::products_not_waited_for, product.site, [&] {
+    const Product* product = group.open.empty() ? nullptr : &group.open.front();
+    for (const std::vector<Product>& committed : group.groups)
+      if (product == nullptr && !committed.empty()) product = &committed.front();
+    if (product == nullptr) continue;
+    findings_.add(Kind::products_not_waited_for, product->site, [&] {
       return fmt::format("warpgroup {} exits with products {}: {}", i,
                          group.open.empty() ? "in flight" : "that are in no group",
-                         at(product.site));
+                         at(product->site));
     });
   }
 }

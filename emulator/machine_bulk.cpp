@@ -289,7 +289,7 @@ void Machine::end_store(BulkStore& store, int thread) {
 
 void Machine::commit_stores(std::uint32_t site) {
   count_step(site);
-  if (!self().open_stores.empty()) self().store_groups.push_back(std::move(self().open_stores));
+  self().store_groups.push_back(std::move(self().open_stores));  // even an empty one
   self().open_stores.clear();
 }
 

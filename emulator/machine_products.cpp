@@ -37,7 +37,7 @@ void Machine::fence_products(std::uint32_t site) {
 void Machine::commit_products(std::uint32_t site) {
   meet_warpgroup(site, nullptr, [](Machine& machine, const Operands&) {
     Warpgroup& group = machine.warpgroup();
-    if (!group.open.empty()) group.groups.push_back(std::move(group.open));
+    group.groups.push_back(std::move(group.open));  // even an empty one
     group.open.clear();
   });
 }
@@ -209,8 +209,9 @@ void Machine::retire_product(Product& product) {
 
 void Machine::complete_products(std::size_t groups_left) {
   Warpgroup& group = warpgroup();
-  const bool any = group.groups.size() > groups_left;
+  bool any = false;
   while (group.groups.size() > groups_left) {
+    any = any || !group.groups.front().empty();
     for (Product& product : group.groups.front()) retire_product(product);
     group.groups.pop_front();
   }
