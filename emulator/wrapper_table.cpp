@@ -45,7 +45,7 @@ constexpr Wrapper kWrappers[] = {
     // templates/ptx/math.cuh
     {"larger_float", "\"max.f32 %0, %1, %2;\"",
      "inline float larger_float(float a, float b, " LINE
-     ") { " SEEN(a) "; " SEEN(b) "; return a != a ? b : b != b ? a : a > b ? a : b; }"},
+     ") { return fw_larger(" SEEN(a) ", " SEEN(b) "); }"},
     {"multiply", "\"mul.rn.f32 %0, %1, %2;\"",
      "inline float multiply(float a, float b, " LINE ") { return " SEEN(a) " * " SEEN(b) "; }"},
     {"fused_multiply_add", "\"fma.rn.f32 %0, %1, %2, %3;\"",

@@ -49,6 +49,14 @@ static inline Value fw_seen_any(Value value, unsigned) {
 }
 static inline float fw_seen_any(float value, unsigned site) { return fw_seen(value, site); }
 
+// The larger of two numbers, 0 above -0; a NaN loses against a number.
+static inline float fw_larger(float a, float b) {
+  if (a != a) return b;
+  if (b != b) return a;
+  if (a == b) return fw_bits(a) >> 31 ? b : a;
+  return a > b ? a : b;
+}
+
 // Rounded to nearest even; every NaN becomes the one that the instruction gives.
 static inline unsigned short fw_bfloat(float value) {
   const unsigned bits = fw_bits(value);
