@@ -102,7 +102,7 @@ Request Engine::prepare_request(std::string_view json, const DeviceInfo* named) 
   out.device = device_for(out.config.target, named != nullptr ? named : device());
   ensure_families(out.device.target.backend);
   out.problem = normalise(out.config, out.device.target);
-  out.family = &choose_family(out.problem);
+  out.family = &choose_family(out.problem, out.device, typical_shape(), out.config.schedule);
   return out;
 }
 

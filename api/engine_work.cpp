@@ -28,8 +28,8 @@ std::vector<std::string> reasons_against_config(std::string_view text, const Dev
     reasons = reasons_against(problem);
     if (!reasons.empty()) return reasons;
     // Yes means that a schedule fits this device, the pinned one if there is one.
-    const Family& family = choose_family(problem);
     const Shape shape = typical_shape();
+    const Family& family = choose_family(problem, device, shape, config.schedule);
     const Schedule schedule = config.schedule.empty()
                                   ? family.default_schedule(problem, device, shape)
                                   : parse_schedule(config.schedule);

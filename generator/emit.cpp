@@ -59,4 +59,15 @@ const Family& choose_family(const Problem& problem) {
               fmt::format("{}: {}", to_string(problem), fmt::join(reasons_against(problem), "; ")));
 }
 
+const Family& choose_family(const Problem& problem, const DeviceInfo& device, const Shape& shape,
+                            std::string_view schedule) {
+  if (schedule.empty()) return choose_family(problem);
+  const Schedule pinned = parse_schedule(schedule);
+  for (const Family* family : families(problem.target.backend))
+    if (family->reasons_against(problem).empty() &&
+        family->consider(problem, device, shape, pinned).rejected.empty())
+      return *family;
+  return choose_family(problem);
+}
+
 }  // namespace flashwright

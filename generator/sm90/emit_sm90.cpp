@@ -14,7 +14,7 @@ namespace {
 std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
   const Slabs keys = slabs(problem.head_dim), values = slabs(problem.head_dim_v);
   const int consumers = schedule.tile_q / 64;
-  const Registers share = registers(consumers);
+  const Registers share = registers(problem, consumers);
   std::vector<Constant> rows = {
       int_constant("kConsumers", consumers, "warpgroups of 64 query rows; one more produces"),
       {"constexpr int kTileQ = 64 * kConsumers", "query rows per block"},
@@ -50,10 +50,10 @@ std::vector<Line> memory(const Problem& problem, const Schedule& schedule) {
   const Layout sizes = layout(problem, schedule);
   std::vector<Line> lines = print_constants({
       {"constexpr int kQueriesBytes = 64 * kPaddedDim * kElementBytes", "of one consumer"},
-      int_constant("kOwnBytes", sizes.own_bytes, "its queries, later its output"),
+      int_constant("kOwnBytes", sizes.own_bytes, "or its output"),
       {"constexpr int kKeysBytes = kTileKv * kPaddedDim * kElementBytes", "one stage"},
       {"constexpr int kValuesBytes = kTileKv * kPaddedDimV * kElementBytes", "one stage"},
-      int_constant("kKeysOffset", sizes.keys_offset, "tiles start at multiples of 1024"),
+      int_constant("kKeysOffset", sizes.keys_offset, "multiples of 1024"),
       int_constant("kKeysStride", (sizes.values_offset - sizes.keys_offset) / schedule.stages, ""),
       int_constant("kValuesOffset", sizes.values_offset, ""),
       int_constant("kValuesStride", (sizes.barriers_offset - sizes.values_offset) / schedule.stages,

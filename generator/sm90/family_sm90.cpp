@@ -56,7 +56,7 @@ void check_device(Verdict& verdict, const Problem& problem, const DeviceInfo& de
       fmt::format("a product with {} sums per thread needs about {} registers; a thread "
                   "begins with {}",
                   sums, sums + kBesideSums, first));
-  const int limit = sm90::registers(s.tile_q / 64).consumer;
+  const int limit = sm90::registers(problem, s.tile_q / 64).consumer;
   verdict.require(estimate.registers <= limit,
                   fmt::format("needs about {} registers per thread of a consumer; there are {}",
                               estimate.registers, limit));
@@ -77,6 +77,38 @@ Candidate examine(const Problem& problem, const DeviceInfo& device, const Shape&
   out.rejected = verdict.reason();
   if (verdict.legal()) out.estimate.time_us = sm90::model_time_us(problem, device, shape, s);
   return out;
+}
+
+// Where to begin until schedules have been measured: tiles that other kernels for Hopper are known to be fast
+// with, and that compile without spills. Tried in order until one is legal.
+struct Seed {
+  int max_head_dim, max_head_dim_v;
+  bool plain;   // neither dropout nor block lists
+  bool masked;  // also for causal masks and windows
+  const char* schedule;
+};
+// clang-format off
+constexpr std::array<Seed, 13> kSeeds = {{
+    {64, 64, true, false, "q192.kv128.w16.st2.b1"},
+    {64, 64, false, true, "q128.kv128.w12.st2.b1"},
+    {96, 96, true, false, "q192.kv96.w16.st2.b1"},
+    {96, 96, false, true, "q128.kv128.w12.st2.b1"},
+    {128, 128, true, false, "q128.kv176.w12.st2.b1"},
+    {128, 128, false, true, "q128.kv128.w12.st2.b1"},
+    {128, 128, false, true, "q128.kv96.w12.st2.b1"},
+    {192, 128, false, true, "q128.kv128.w12.st2.b1"},
+    {192, 128, false, true, "q128.kv96.w12.st2.b1"},
+    {192, 192, false, true, "q128.kv96.w12.st2.b1"},
+    {192, 192, false, true, "q128.kv64.w12.st2.b1"},
+    {256, 256, false, true, "q128.kv80.w12.st2.b1"},
+    {256, 256, false, true, "q128.kv64.w12.st2.b1"},
+}};
+// clang-format on
+
+bool meant_for(const Seed& seed, const Problem& problem) {
+  const bool plain = !problem.dropout && problem.mask != Mask::Kind::blocks;
+  return problem.head_dim <= seed.max_head_dim && problem.head_dim_v <= seed.max_head_dim_v &&
+         (plain || !seed.plain) && (problem.mask == Mask::Kind::none || seed.masked);
 }
 
 }  // namespace
@@ -121,6 +153,11 @@ Candidate FamilySm90::consider(const Problem& problem, const DeviceInfo& device,
 
 Schedule FamilySm90::default_schedule(const Problem& problem, const DeviceInfo& device,
                                       const Shape& shape) const {
+  for (const Seed& seed : kSeeds) {
+    const Schedule schedule = parse_schedule(seed.schedule);
+    if (meant_for(seed, problem) && examine(problem, device, shape, schedule).rejected.empty())
+      return schedule;
+  }
   Schedule best;
   double least = 0;
   for (const Candidate& candidate : space(problem, device, shape)) {

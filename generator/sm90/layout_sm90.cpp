@@ -20,14 +20,17 @@ Slabs slabs(int head_dim) {
 
 // The compiler gives each thread an equal share at the start, a multiple of 8; what the roles take in
 // the end is at most that, or a consumer waits for ever.
-Registers registers(int consumers) {
+Registers registers(const Problem& problem, int consumers) {
+  // Walking through block lists, or along a window, takes a producer some more.
+  const bool lists = problem.mask == Mask::Kind::blocks,
+             more = lists || problem.mask == Mask::Kind::window;
   switch (consumers) {
     case 1:
       return {40, 216};  // of two blocks on a multiprocessor
     case 2:
-      return {24, 240};
+      return more ? Registers{40, 232} : Registers{24, 240};
     default:
-      return {32, 160};
+      return lists ? Registers{56, 152} : Registers{32, 160};
   }
 }
 
@@ -47,7 +50,7 @@ Layout layout(const Problem& problem, const Schedule& schedule) {
 }
 
 int consumer_registers(const Problem& problem, const Schedule& schedule) {
-  constexpr int kOther = 28, kDropout = 12, kBlocks = 8;
+  constexpr int kOther = 28, kDropout = 20, kBlocks = 48;
   return schedule.tile_kv / 2 + schedule.tile_kv / 4 + problem.head_dim_v / 2 + kOther +
          (problem.dropout ? kDropout : 0) + (problem.mask == Mask::Kind::blocks ? kBlocks : 0);
 }

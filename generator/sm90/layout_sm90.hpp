@@ -20,7 +20,7 @@ Slabs slabs(int head_dim);
 struct Registers {
   int producer = 0, consumer = 0;
 };
-Registers registers(int consumers);
+Registers registers(const Problem& problem, int consumers);
 
 struct Layout {
   int consumers = 0;                     // warpgroups of 64 query rows

@@ -20,6 +20,7 @@ constexpr double kOverhead = 1.10;     // of a tile, beyond its slowest unit
 constexpr double kStepLatency = 60;    // of a warpgroup, between product and softmax
 constexpr double kBlockCycles = 2000;  // start and end of a block
 constexpr double kTailWaves = 0.5;
+constexpr double kLoadLatency = 1000;  // of a tile; hidden by the stages beyond the first
 
 double visible_share(const Problem& problem, const Shape& shape) {
   if (problem.mask == Mask::Kind::none) return 1;
@@ -45,7 +46,8 @@ double tile_cycles(const Problem& problem, const Schedule& s, int resident) {
   // One warpgroup by itself: its scores, then its softmax, while the other product hides.
   const double alone = products / consumers * slabs(problem.head_dim).columns / dims +
                        softmax / consumers / kSoftmaxAlone[0] + kStepLatency;
-  return std::max({products, mixed, shared, traffic, alone / resident}) * kOverhead;
+  const double waiting = s.stages == 1 ? kLoadLatency / resident : 0;
+  return std::max({products, mixed, shared, traffic, alone / resident}) * kOverhead + waiting;
 }
 
 }  // namespace

@@ -27,8 +27,8 @@ __device__ __forceinline__ void arrive_remote(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// Waits for the end of the phase of this parity: 0 for the first, 1 for the second, 0 for the third.
-// A new barrier counts as having ended a phase of parity 1.
+// Waits for the end of the phase of this parity: 0 for the first, 1 for the second, 0 for the
+// third. A new barrier counts as having ended a phase of parity 1.
 __device__ __forceinline__ void wait_barrier(u32 barrier, u32 parity) {
   asm volatile(
       "{\n"

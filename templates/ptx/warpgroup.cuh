@@ -11,8 +11,8 @@ __device__ __forceinline__ void commit_products() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Waits until at most kPending groups are in flight. The registers of those before may then be used,
-// and the shared memory they read may be written.
+// Waits until at most kPending groups are in flight. The registers of those before may then be
+// used, and the shared memory they read may be written.
 template <int kPending>
 __device__ __forceinline__ void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
@@ -25,9 +25,9 @@ __device__ __forceinline__ void hold(float (&d)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// Describes a tile of 16-bit elements in shared memory, stored in slabs whose rows are as long as the
-// swizzle: 128, 64 or 32 bytes. `next_rows`: bytes from eight rows to the next eight; `next_slab`:
-// bytes from slab to slab, which only a tile that is read across its rows needs.
+// Describes a tile of 16-bit elements in shared memory, stored in slabs whose rows are as long as
+// the swizzle: 128, 64 or 32 bytes. `next_rows`: bytes from eight rows to the next eight;
+// `next_slab`: bytes from slab to slab, which only a tile that is read across its rows needs.
 template <int kSwizzle>
 __device__ __forceinline__ u64 tile_descriptor(u32 address, int next_rows, int next_slab) {
   constexpr u64 kMode = kSwizzle == 128 ? 1 : kSwizzle == 64 ? 2 : 3;

@@ -20,6 +20,7 @@
 #include "sm90/tile_copy.cuh"
 #include "sm90/produce.cuh"
 #include "sm90/products.cuh"
+#include "sm90/hide_scores.cuh"
 #include "sm90/write.cuh"
 
 // The producer warpgroup. It gives most of its registers to the consumers.
@@ -42,13 +43,23 @@ struct Softmax {
   u32 dropout_head;
 #endif
 
+  __device__ __forceinline__ void start(const Params& params, const QueryTile& work, int group) {
+    own_keys.start(params, work, group * 64, 64);
+    scale_log2 = magnitude(params.scale_log2);
+    first_row = work.row_begin + group * 64 + warp_index() % 4 * 16;
+#if FW_DROPOUT
+    dropout_key = find_dropout_key(params);
+    dropout_head = static_cast<u32>(work.batch) * params.heads_q + work.head;
+#endif
+  }
+
   // Turns the scores of a tile into weights. Returns in `rescale` the factor of earlier outputs.
   __device__ __forceinline__ void apply(float (&scores)[kRowTiles][kKeyTiles][4],
                                         RowState (&rows)[kRowTiles][2],
                                         float (&rescale)[kRowTiles][2], const Params& params,
                                         const QueryTile& work, const KeyTiles& tiles) const {
     if (params.scale_log2 < 0.0f) negate(scores);
-    if (own_keys.needs_test(tiles)) mask_scores(scores, params, work, tiles, first_row);
+    if (own_keys.needs_test(tiles)) hide_scores(scores, params, work, tiles, first_row);
     online_softmax(scores, rows, rescale, scale_log2);
   }
 
@@ -62,6 +73,15 @@ struct Softmax {
 #endif
   }
 };
+
+// Makes up for dropped weights.
+__device__ __forceinline__ float numerator(const Params& params) {
+#if FW_DROPOUT
+  return params.keep_scale;
+#else
+  return 1.0f;
+#endif
+}
 
 // Passes on tiles that no row of this warpgroup sees, up to the first that one does or, with
 // `to_the_end`, all that are left. One thread waits for them and lets them go; the others must not
@@ -90,13 +110,7 @@ __device__ __forceinline__ void consume(const Params& params, const QueryTile& w
   const u32 queries = memory + group * kOwnBytes;
   const u32 keys = memory + kKeysOffset, values = memory + kValuesOffset;
   Softmax softmax;
-  softmax.own_keys.start(params, work, group * 64, 64);
-  softmax.scale_log2 = magnitude(params.scale_log2);
-  softmax.first_row = work.row_begin + group * 64 + warp_index() % 4 * 16;
-#if FW_DROPOUT
-  softmax.dropout_key = find_dropout_key(params);
-  softmax.dropout_head = static_cast<u32>(work.batch) * params.heads_q + work.head;
-#endif
+  softmax.start(params, work, group);
   float out[kRowTiles][kDimTiles][4] = {};
   RowState rows[kRowTiles][2] = {{{-infinity(), 0.0f}, {-infinity(), 0.0f}}};
   KeyTiles tiles;
@@ -145,11 +159,7 @@ __device__ __forceinline__ void consume(const Params& params, const QueryTile& w
     release(barriers.values_empty + behind.stage * 8);
   }
   pass_tiles(tiles, at, params, softmax.own_keys, barriers, group, true);
-#if FW_DROPOUT
-  write_output(out, rows, params.keep_scale, softmax.scale_log2, params, work, queries, group);
-#else
-  write_output(out, rows, 1.0f, softmax.scale_log2, params, work, queries, group);
-#endif
+  write_output(out, rows, numerator(params), softmax.scale_log2, params, work, queries, group);
 }
 
 // One block computes kTileQ rows of the output of one head.

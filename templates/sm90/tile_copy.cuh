@@ -1,5 +1,5 @@
-//~ Tiles in shared memory: slabs of kSwizzle bytes by all rows, in which the 16-byte chunks of a row
-//~ are swizzled. TMA writes and reads them; rows that TMA cannot address are copied by threads.
+//~ Tiles in shared memory: slabs of kSwizzle bytes by all rows, in which the 16-byte chunks of a
+//~ row are swizzled. TMA writes and reads them; rows that TMA cannot address are copied by threads.
 
 // Where an element of a tile lies.
 template <int kRows, int kSwizzle>
@@ -10,8 +10,8 @@ __device__ __forceinline__ u32 element_address(u32 tile, int row, int column) {
   return address ^ (address >> 3 & (kSwizzle - 16));
 }
 
-// Starts the copy of kRows rows of one head; what lies behind the end of the tensor becomes 0. Loops
-// stay loops: a producer has few registers.
+// Starts the copy of kRows rows of one head; what lies behind the end of the tensor becomes 0.
+// Loops stay loops: a producer has few registers.
 template <int kRows, int kColumns, int kSwizzle>
 __device__ __forceinline__ void load_boxes(u32 tile, const TensorMap& map, u32 barrier, int row,
                                            int head, int batch) {

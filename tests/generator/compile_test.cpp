@@ -16,7 +16,7 @@ using namespace flashwright::testing;
 namespace {
 
 constexpr Shape kLong{4, 16, 16, 4096, 4096}, kFewRows{64, 32, 8, 1, 8192};
-constexpr int kDefaultsSampled = 120, kSpaceSampled = 60;
+constexpr int kDefaultsSampled = 120, kSpaceSampled = 60, kSm90Sampled = 30;
 // Of the space: measured over 500 schedules, 7 % of those with 16 bits spill and 15 % of those with fp32. A sample may
 // be this many standard deviations off, so that a day's seed alone does not fail it.
 constexpr double kSpillingShare = 0.10, kSpillingShareWide = 0.18, kDeviations = 5;
@@ -133,6 +133,26 @@ TEST_CASE("sampled schedules of the pruned space compile as estimated") {
     kernels.push_back(legal[random() % legal.size()]);
   }
   check_all("sampled schedules", kernels, true);
+}
+
+TEST_CASE("sm90: sampled defaults compile without spills or warnings, sampled schedules almost") {
+  if (lacks_nvrtc("compile sm90")) return;
+  if (!nvrtc_knows(parse_target("sm_90a"))) return;
+  std::mt19937_64 random(test_seed() + 2);
+  std::vector<NamedKernel> defaults, schedules;
+  while (static_cast<int>(defaults.size()) < kSm90Sampled) {
+    const std::vector<Problem> problems = grid();
+    const Problem& problem = problems[random() % problems.size()];
+    if (!sm90_family().reasons_against(problem).empty()) continue;
+    const DeviceInfo device = assumed_device(problem.target);
+    const std::string name = to_string(problem);
+    defaults.push_back(
+        {name, problem, sm90_family().default_schedule(problem, device, kLong), &sm90_family()});
+    const auto legal = legal_schedules(sm90_family(), problem, device, kLong);
+    schedules.push_back({name, problem, legal[random() % legal.size()], &sm90_family()});
+  }
+  check_all("sm90 defaults", defaults);
+  check_all("sm90 schedules", schedules, true);
 }
 
 TEST_CASE("a kernel that asks for more registers than there are is seen to spill") {  // C95

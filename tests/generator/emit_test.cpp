@@ -26,9 +26,7 @@ std::vector<NamedKernel> kernels() {
   return all;
 }
 
-Source emit(const NamedKernel& kernel) {
-  return kernel.emit();
-}
+Source emit(const NamedKernel& kernel) { return kernel.emit(); }
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;

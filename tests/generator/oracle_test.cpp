@@ -5,6 +5,7 @@
 
 #include "generator/compose.hpp"
 #include "generator/sm80/emit_sm80.hpp"
+#include "generator/sm90/emit_sm90.hpp"
 #include "generator/template_store.hpp"
 #include "runtime/cuda/nvrtc.hpp"
 #include "tests/generator/nvrtc_runs.hpp"
@@ -15,11 +16,14 @@ using namespace flashwright::testing;
 
 namespace {
 
+Emission emission_of(const NamedKernel& kernel) {
+  return kernel.family->name() == "sm90" ? sm90::emission(kernel.problem, kernel.schedule)
+                                         : sm80::emission(kernel.problem, kernel.schedule);
+}
+
 constexpr int kRandom = 30;
 
-Options options_of(const NamedKernel& kernel) {
-  return sm80::emission(kernel.problem, kernel.schedule).options;
-}
+Options options_of(const NamedKernel& kernel) { return emission_of(kernel).options; }
 
 std::string compile_emitted(const NamedKernel& kernel, const Target& target) {
   Source source = kernel.emit();
@@ -29,7 +33,7 @@ std::string compile_emitted(const NamedKernel& kernel, const Target& target) {
 
 std::string compile_template(const NamedKernel& kernel, const Target& target,
                              const Options& options) {
-  const Emission emission = sm80::emission(kernel.problem, kernel.schedule);
+  const Emission emission = emission_of(kernel);
   Source source;
   source.target = target;
   source.name = emission.name;

@@ -24,8 +24,7 @@ struct alignas(64) TensorMap {
   u64 word[16];
 };
 
-// Shared memory whose address is a multiple of 1024: a swizzled tile needs a start where its pattern
-// begins.
+// Shared memory whose address is a multiple of 1024: a swizzled tile starts where its pattern does.
 __device__ __forceinline__ u32 swizzled_memory() {
   extern __shared__ __align__(1024) unsigned char tiles[];
   return static_cast<u32>(__cvta_generic_to_shared(tiles));
@@ -90,10 +89,10 @@ constexpr float kLn2 = 0.6931471805599453f;
 constexpr float kLargeExponent = 256.0f;  // from here on one rounding would show
 
 constexpr int kQueriesBytes = 64 * kPaddedDim * kElementBytes;       // of one consumer
-constexpr int kOwnBytes = 10240;                                     // its queries, later its output
+constexpr int kOwnBytes = 10240;                                     // or its output
 constexpr int kKeysBytes = kTileKv * kPaddedDim * kElementBytes;     // one stage
 constexpr int kValuesBytes = kTileKv * kPaddedDimV * kElementBytes;  // one stage
-constexpr int kKeysOffset = 10240;                                   // tiles start at multiples of 1024
+constexpr int kKeysOffset = 10240;                                   // multiples of 1024
 constexpr int kKeysStride = 10240;
 constexpr int kValuesOffset = 40960;
 constexpr int kValuesStride = 10240;
@@ -257,8 +256,8 @@ __device__ __forceinline__ void arrive_expecting(u32 barrier, int bytes) {
                : "memory");
 }
 
-// Waits for the end of the phase of this parity: 0 for the first, 1 for the second, 0 for the third.
-// A new barrier counts as having ended a phase of parity 1.
+// Waits for the end of the phase of this parity: 0 for the first, 1 for the second, 0 for the
+// third. A new barrier counts as having ended a phase of parity 1.
 __device__ __forceinline__ void wait_barrier(u32 barrier, u32 parity) {
   asm volatile(
       "{\n"
@@ -324,8 +323,8 @@ __device__ __forceinline__ void commit_products() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// Waits until at most kPending groups are in flight. The registers of those before may then be used,
-// and the shared memory they read may be written.
+// Waits until at most kPending groups are in flight. The registers of those before may then be
+// used, and the shared memory they read may be written.
 template <int kPending>
 __device__ __forceinline__ void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
@@ -338,9 +337,9 @@ __device__ __forceinline__ void hold(float (&d)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// Describes a tile of 16-bit elements in shared memory, stored in slabs whose rows are as long as the
-// swizzle: 128, 64 or 32 bytes. `next_rows`: bytes from eight rows to the next eight; `next_slab`:
-// bytes from slab to slab, which only a tile that is read across its rows needs.
+// Describes a tile of 16-bit elements in shared memory, stored in slabs whose rows are as long as
+// the swizzle: 128, 64 or 32 bytes. `next_rows`: bytes from eight rows to the next eight;
+// `next_slab`: bytes from slab to slab, which only a tile that is read across its rows needs.
 template <int kSwizzle>
 __device__ __forceinline__ u64 tile_descriptor(u32 address, int next_rows, int next_slab) {
   constexpr u64 kMode = kSwizzle == 128 ? 1 : kSwizzle == 64 ? 2 : 3;
@@ -525,19 +524,6 @@ struct WarpKeys {
   }
 };
 
-// Whether row `row` of the query tile sees key `kv` of the tile at hand.
-__device__ __forceinline__ bool sees(const Params& params, const QueryTile& work,
-                                     const KeyTiles& tiles, int row, int kv) {
-  if (kv >= tiles.end) return false;
-  if (tiles.partial < 0) return true;
-  const int last_row =
-      smaller(row, work.row_end - 1);  // rows behind the end are computed, never stored
-  const int words = (params.block_kv + 31) / 32;
-  const i64 bit_row = static_cast<i64>(tiles.partial) * params.block_q + last_row % params.block_q;
-  const int key = kv - tiles.block_begin;
-  return (load_global(params.partial_bits + bit_row * words + key / 32) >> key % 32 & 1) != 0;
-}
-
 // The weights as left operands, one for each K-step: the accumulators of two key tiles, rounded.
 __device__ __forceinline__ void pack_weights(u32 (&packed)[kRowTiles][kKeySteps][4],
                                              const float (&weights)[kRowTiles][kKeyTiles][4]) {
@@ -577,25 +563,6 @@ __device__ __forceinline__ void negate(float (&scores)[kRowTiles][kKeyTiles][4])
     for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) scores[m][n][i] = -scores[m][n][i];
-    }
-  }
-}
-
-// Hides the scores of keys that a row must not see. `first_row` is the first of the warp's rows.
-__device__ __forceinline__ void mask_scores(float (&scores)[kRowTiles][kKeyTiles][4],
-                                            const Params& params, const QueryTile& work,
-                                            const KeyTiles& tiles, int first_row) {
-  const int lane = lane_index();
-#pragma unroll
-  for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = first_row + m * 16 + lane / 4 + i / 2 * 8;
-        const int kv = tiles.first + n * 8 + lane % 4 * 2 + i % 2;
-        if (!sees(params, work, tiles, row, kv)) scores[m][n][i] = -infinity();
-      }
     }
   }
 }
@@ -746,8 +713,8 @@ __device__ __forceinline__ u32 element_address(u32 tile, int row, int column) {
   return address ^ (address >> 3 & (kSwizzle - 16));
 }
 
-// Starts the copy of kRows rows of one head; what lies behind the end of the tensor becomes 0. Loops
-// stay loops: a producer has few registers.
+// Starts the copy of kRows rows of one head; what lies behind the end of the tensor becomes 0.
+// Loops stay loops: a producer has few registers.
 template <int kRows, int kColumns, int kSwizzle>
 __device__ __forceinline__ void load_boxes(u32 tile, const TensorMap& map, u32 barrier, int row,
                                            int head, int batch) {
@@ -883,6 +850,34 @@ __device__ __forceinline__ void start_output(float (&out)[kRowTiles][kDimTiles][
   commit_products();
 }
 
+// Hides the scores of keys that a row must not see. `first_row` is the first of the warp's rows. A
+// word of the list tells of 32 keys; the eight keys of a column of accumulators share one.
+__device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kKeyTiles][4],
+                                            const Params& params, const QueryTile& work,
+                                            const KeyTiles& tiles, int first_row) {
+  const int lane = lane_index();
+  const int end = tiles.end - tiles.first - lane % 4 * 2;
+  const int skipped = tiles.first - tiles.block_begin;  // keys of the mask block before this tile
+  const int words = (params.block_kv + 31) / 32;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    // Rows behind the end are computed, never stored.
+    const int row = smaller(first_row + lane / 4 + half * 8, work.row_end - 1);
+    const i64 bit_row = static_cast<i64>(tiles.partial) * params.block_q + row % params.block_q;
+    const u32* bits = params.partial_bits + bit_row * words;
+#pragma unroll
+    for (int n = 0; n < kKeyTiles; ++n) {
+      u32 kept = ~0u;
+      if (tiles.partial >= 0 && n * 8 < tiles.end - tiles.first)
+        kept = load_global(bits + (skipped + n * 8) / 32) >> (skipped + n * 8) % 32;
+      kept >>= lane % 4 * 2;
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        if (n * 8 + i >= end || (kept >> i & 1) == 0) scores[0][n][2 * half + i] = -infinity();
+    }
+  }
+}
+
 // Writes the rows through shared memory, where the queries were.
 __device__ __forceinline__ void store_rows(const float (&out)[kRowTiles][kDimTiles][4],
                                            const float (&factor)[2], const Params& params,
@@ -979,13 +974,19 @@ struct Softmax {
   float scale_log2;
   int first_row;  // of the warp
 
+  __device__ __forceinline__ void start(const Params& params, const QueryTile& work, int group) {
+    own_keys.start(params, work, group * 64, 64);
+    scale_log2 = magnitude(params.scale_log2);
+    first_row = work.row_begin + group * 64 + warp_index() % 4 * 16;
+  }
+
   // Turns the scores of a tile into weights. Returns in `rescale` the factor of earlier outputs.
   __device__ __forceinline__ void apply(float (&scores)[kRowTiles][kKeyTiles][4],
                                         RowState (&rows)[kRowTiles][2],
                                         float (&rescale)[kRowTiles][2], const Params& params,
                                         const QueryTile& work, const KeyTiles& tiles) const {
     if (params.scale_log2 < 0.0f) negate(scores);
-    if (own_keys.needs_test(tiles)) mask_scores(scores, params, work, tiles, first_row);
+    if (own_keys.needs_test(tiles)) hide_scores(scores, params, work, tiles, first_row);
     online_softmax(scores, rows, rescale, scale_log2);
   }
 
@@ -996,6 +997,11 @@ struct Softmax {
     pack_weights(weights, scores);
   }
 };
+
+// Makes up for dropped weights.
+__device__ __forceinline__ float numerator(const Params& params) {
+  return 1.0f;
+}
 
 // Passes on tiles that no row of this warpgroup sees, up to the first that one does or, with
 // `to_the_end`, all that are left. One thread waits for them and lets them go; the others must not
@@ -1024,9 +1030,7 @@ __device__ __forceinline__ void consume(const Params& params, const QueryTile& w
   const u32 queries = memory + group * kOwnBytes;
   const u32 keys = memory + kKeysOffset, values = memory + kValuesOffset;
   Softmax softmax;
-  softmax.own_keys.start(params, work, group * 64, 64);
-  softmax.scale_log2 = magnitude(params.scale_log2);
-  softmax.first_row = work.row_begin + group * 64 + warp_index() % 4 * 16;
+  softmax.start(params, work, group);
   float out[kRowTiles][kDimTiles][4] = {};
   RowState rows[kRowTiles][2] = {{{-infinity(), 0.0f}, {-infinity(), 0.0f}}};
   KeyTiles tiles;
@@ -1075,7 +1079,7 @@ __device__ __forceinline__ void consume(const Params& params, const QueryTile& w
     release(barriers.values_empty + behind.stage * 8);
   }
   pass_tiles(tiles, at, params, softmax.own_keys, barriers, group, true);
-  write_output(out, rows, 1.0f, softmax.scale_log2, params, work, queries, group);
+  write_output(out, rows, numerator(params), softmax.scale_log2, params, work, queries, group);
 }
 
 // One block computes kTileQ rows of the output of one head.
