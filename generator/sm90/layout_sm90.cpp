@@ -50,9 +50,11 @@ Layout layout(const Problem& problem, const Schedule& schedule) {
 }
 
 int consumer_registers(const Problem& problem, const Schedule& schedule) {
-  constexpr int kOther = 28, kDropout = 20, kBlocks = 48;
+  constexpr int kOther = 28, kDropout = 20, kBlocks = 48, kBoth = 12;
+  const bool blocks = problem.mask == Mask::Kind::blocks;
   return schedule.tile_kv / 2 + schedule.tile_kv / 4 + problem.head_dim_v / 2 + kOther +
-         (problem.dropout ? kDropout : 0) + (problem.mask == Mask::Kind::blocks ? kBlocks : 0);
+         (problem.dropout ? kDropout : 0) + (blocks ? kBlocks : 0) +
+         (blocks && problem.dropout ? kBoth : 0);
 }
 
 }  // namespace flashwright::sm90

@@ -996,10 +996,7 @@ struct Softmax {
   }
 };
 
-// Makes up for dropped weights.
-__device__ __forceinline__ float numerator(const Params& params) {
-  return 1.0f;
-}
+__device__ __forceinline__ float numerator(const Params& params) { return 1.0f; }
 
 // Passes on tiles that no row of this warpgroup sees, up to the first that one does or, with
 // `to_the_end`, all that are left. One thread waits for them and lets them go; the others must not
