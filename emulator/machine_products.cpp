@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "emulator/machine.hpp"
 #include "emulator/products.hpp"
+#include "emulator/tensor_core.hpp"
 
 namespace flashwright::emulator {
 namespace {
@@ -175,7 +177,7 @@ void Machine::complete_product(Product& product) {
   };
   if (!product.first) each([](float& value, float& sum) { sum = value; });
   multiply_warpgroup(a.data(), b.data(), product.n, sums.data());
-  each([](float& value, float& sum) { value = sum; });
+  each([](float& value, float& sum) { value = std::isnan(sum) ? kNan : sum; });
 }
 
 // Gives the sums back to their registers when this was the last product on them.

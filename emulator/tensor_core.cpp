@@ -1,6 +1,7 @@
 #include "emulator/tensor_core.hpp"
 
 #include <bit>
+#include <cmath>
 
 namespace flashwright::emulator {
 
@@ -38,7 +39,10 @@ void gather_sums(const WarpMultiply& lanes, float (&sums)[16][8]) {
 void scatter_sums(const WarpMultiply& lanes, const float (&sums)[16][8]) {
   for (std::size_t lane = 0; lane < 32; ++lane) {
     const std::size_t g = lane / 4, t = lane % 4;
-    for (std::size_t i = 0; i < 4; ++i) lanes[lane]->d[i] = sums[g + i / 2 * 8][2 * t + i % 2];
+    for (std::size_t i = 0; i < 4; ++i) {
+      const float sum = sums[g + i / 2 * 8][2 * t + i % 2];
+      lanes[lane]->d[i] = std::isnan(sum) ? kNan : sum;
+    }
   }
 }
 

@@ -8,9 +8,13 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 
 namespace flashwright::emulator {
+
+// The one NaN that instructions give.
+constexpr float kNan = std::bit_cast<float>(0x7fffffffu);
 
 float value_of_bf16(std::uint32_t bits);
 float value_of_fp16(std::uint32_t bits);

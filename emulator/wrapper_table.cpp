@@ -47,7 +47,8 @@ constexpr Wrapper kWrappers[] = {
      "inline float larger_float(float a, float b, " LINE
      ") { return fw_larger(" SEEN(a) ", " SEEN(b) "); }"},
     {"multiply", "\"mul.rn.f32 %0, %1, %2;\"",
-     "inline float multiply(float a, float b, " LINE ") { return " SEEN(a) " * " SEEN(b) "; }"},
+     "inline float multiply(float a, float b, " LINE
+     ") { return fw_one_nan(" SEEN(a) " * " SEEN(b) "); }"},
     {"fused_multiply_add", "\"fma.rn.f32 %0, %1, %2, %3;\"",
      "inline float fused_multiply_add(float a, float b, float c, " LINE
      ") { return fw_emulator->fused_multiply_add(" SEEN(a) ", " SEEN(b) ", " SEEN(c) "); }"},

@@ -182,10 +182,13 @@ void multiply(float* d, const unsigned* a, const unsigned* b, unsigned site) {
   });
 }
 
+// Instructions give one NaN, whatever they got.
+float one_nan(float value) { return std::isnan(value) ? kNan : value; }
+
 // Results below the normal numbers become 0, as ftz says.
 float exp2_flushed(float x) {
   const float value = std::exp2(x);
-  return value < 0x1p-126f ? 0.0f : value;
+  return value < 0x1p-126f ? 0.0f : one_nan(value);
 }
 
 constexpr FwEmulator kInterface = {
@@ -251,11 +254,14 @@ constexpr FwEmulator kInterface = {
     &store_matrices,
     [](unsigned site) { here().touched(site); },
     &Machine::tick,
-    [](float a, float b, float c) { return std::fma(a, b, c); },
+    [](float a, float b, float c) { return one_nan(std::fma(a, b, c)); },
     &exp2_flushed,
-    [](float x) { return std::log2(x); },
-    [](float value) { return static_cast<unsigned short>(float_to_half(value)); },
-    [](unsigned short bits) { return half_to_float(bits); },
+    [](float x) { return one_nan(std::log2(x)); },
+    [](float value) {
+      constexpr unsigned short kHalfNan = 0x7fff;
+      return std::isnan(value) ? kHalfNan : static_cast<unsigned short>(float_to_half(value));
+    },
+    [](unsigned short bits) { return one_nan(half_to_float(bits)); },
 };
 
 }  // namespace

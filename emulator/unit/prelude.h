@@ -49,9 +49,14 @@ static inline Value fw_seen_any(Value value, unsigned) {
 }
 static inline float fw_seen_any(float value, unsigned site) { return fw_seen(value, site); }
 
+// Instructions give one NaN, whatever they got.
+static inline float fw_one_nan(float value) {
+  return value != value ? fw_float(0x7fffffffu) : value;
+}
+
 // The larger of two numbers, 0 above -0; a NaN loses against a number.
 static inline float fw_larger(float a, float b) {
-  if (a != a) return b;
+  if (a != a) return fw_one_nan(b);
   if (b != b) return a;
   if (a == b) return fw_bits(a) >> 31 ? b : a;
   return a > b ? a : b;
@@ -66,7 +71,7 @@ static inline unsigned short fw_bfloat(float value) {
 
 // Rounded to 11 bits of significand, halves away from zero.
 static inline unsigned fw_tf32(float value) {
-  const unsigned bits = fw_bits(value);
+  const unsigned bits = fw_bits(fw_one_nan(value));
   if ((bits & 0x7f800000u) == 0x7f800000u) return bits;
   return (bits + 0x1000u) & ~0x1fffu;
 }
