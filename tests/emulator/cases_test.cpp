@@ -23,13 +23,13 @@ std::int64_t pairs(const CaseRun& run) {
 // Units by their text: many cases share a kernel.
 using Units = std::map<std::string, std::unique_ptr<emulator::HostUnit>>;
 
-std::string run_case(const GoldenCase& golden, CaseRun& run, emulator::Mode mode, Units& units) {
-  const Problem problem = normalise(run.config, parse_target("sm_80"));
+std::string run_case(const GoldenCase& golden, CaseRun& run, const Family& family,
+                     const Problem& problem, emulator::Mode mode, Units& units) {
   for (const Arguments& call : run.calls) {
     const Shape shape{call.q.shape[0], call.q.shape[2], call.k.shape[2], call.q.shape[1],
                       call.k.shape[1]};
-    const Source source = sm80_family().emit(
-        problem, sm80_family().default_schedule(problem, assumed_device(problem.target), shape));
+    const Source source = family.emit(
+        problem, family.default_schedule(problem, assumed_device(problem.target), shape));
     std::unique_ptr<emulator::HostUnit>& unit = units[source.text];
     if (unit == nullptr) unit = compile_text(source.text);
     const emulator::RunReport report = emulator::run(*unit, run.config, problem, call, 0,
@@ -45,7 +45,7 @@ TEST_CASE("cases are silent and right") {
   if (!compiler_here("cases in the emulator")) return;
   Units units;
   std::map<std::string, int> skipped;
-  std::size_t ran = 0;
+  std::size_t ran = 0, ran_on_hopper = 0;
   for (const GoldenCase& golden : read_cases(FW_SOURCE_DIR "/tests/data/cases.json")) {
     std::string why = golden.skip;
     CaseRun run;
@@ -58,9 +58,20 @@ TEST_CASE("cases are silent and right") {
       continue;
     }
     CAPTURE(golden.id);
-    CHECK(run_case(golden, run, kModes[(ran++ + test_seed()) % 4], units) == "");
+    const std::size_t turn = ran++ + test_seed();
+    const Problem problem = normalise(run.config, parse_target("sm_80")),
+                  hopper = normalise(run.config, parse_target("sm_90a"));
+    CHECK(run_case(golden, run, sm80_family(), problem, kModes[turn % 4], units) == "");
+    // Every third in the other family too: another third on another day.
+    if (turn % 3 != 0 || !sm90_family().reasons_against(hopper).empty()) continue;
+    ++ran_on_hopper;
+    CaseRun again;
+    make_run(golden, 4, 4, again);
+    CHECK(run_case(golden, again, sm90_family(), hopper, kModes[turn / 3 % 4], units) == "");
   }
   for (const auto& [reason, count] : skipped) MESSAGE(count << " goldens skipped: " << reason);
-  MESSAGE(ran << " goldens ran, with " << units.size() << " kernels");
+  MESSAGE(ran << " goldens ran, " << ran_on_hopper << " of them with sm90 too; " << units.size()
+              << " kernels");
   CHECK(ran > 80);
+  CHECK(ran_on_hopper > 5);
 }
