@@ -30,3 +30,6 @@
 #ifndef FW_LAZY_RESCALE
 #define FW_LAZY_RESCALE 0
 #endif
+#ifndef FW_PING_PONG
+#define FW_PING_PONG 0
+#endif

@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
 # Everything that needs an NVIDIA GPU, in one go: the tests, the sanitizers, and the comparison.
-#   bench/gpu/check.sh BUILD OUT [options of compare.py]
-# BUILD holds lib/libflashwright.so and bin/fw_gpu_tests; OUT receives the logs and the tables.
+#   [FW_FAMILY=sm90] bench/gpu/check.sh BUILD OUT [options of compare.py]
+# BUILD holds lib/libflashwright.so and bin/fw_gpu_tests; OUT receives the logs and the tables. FW_FAMILY names the
+# kernel family that is tested and compared; FW_COMPARE= leaves the comparison out.
 set -uo pipefail
-[ $# -ge 2 ] || { sed -n 2,4p "$0"; exit 2; }
+[ $# -ge 2 ] || { sed -n 2,5p "$0"; exit 2; }
 root=$(cd "$(dirname "$0")/../.." && pwd)
 build=$(cd "$1" && pwd)
 mkdir -p "$2"
 out=$(cd "$2" && pwd)
 shift 2
 export LIBFLASHWRIGHT=$build/lib/libflashwright.so
+if [ -n "${FW_FAMILY-}" ]; then export FLASHWRIGHT_FAMILY=$FW_FAMILY FW_GPU_FAMILY=$FW_FAMILY; fi
 failed=()
 
 step() {  # step NAME LOG COMMAND...: appends to LOG, remembers a failure

@@ -180,6 +180,7 @@ Emission emission(const Problem& problem, const Schedule& schedule) {
   out.options["FW_MASK"] = problem.mask == Mask::Kind::causal || problem.mask == Mask::Kind::window;
   out.options["FW_BLOCKS"] = problem.mask == Mask::Kind::blocks;
   out.options["FW_DROPOUT"] = problem.dropout;
+  out.options["FW_PING_PONG"] = schedule.ping_pong != 0;
   out.options["FW_LAZY_RESCALE"] = schedule.lazy_rescale != 0;
   out.plan = plan_for(problem, schedule);
   std::vector<Line>& printed = out.printed["constants.h"];

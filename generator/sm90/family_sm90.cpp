@@ -24,6 +24,9 @@ void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
                   s.warps, s.tile_q));
   verdict.one_of("stages", s.stages, {1, 2, 3, 4});
   verdict.one_of("lazy_rescale", s.lazy_rescale, {0, 1});
+  verdict.one_of("ping_pong", s.ping_pong, {0, 1});
+  verdict.require(s.ping_pong == 0 || s.tile_q > 64,
+                  "ping_pong is 1; allowed with one consumer: 0");
   verdict.one_of("blocks_per_sm", s.blocks_per_sm, {1, 2});
   verdict.require(
       s.tile_q == 64 ? s.blocks_per_sm == 2 : s.blocks_per_sm == 1,
@@ -133,13 +136,14 @@ std::vector<Candidate> FamilySm90::space(const Problem& problem, const DeviceInf
   for (const int tile_q : {64, 128, 192})
     for (int tile_kv = 16; tile_kv <= 256; tile_kv += 16)
       for (const int stages : {1, 2, 3, 4})
-        for (const int lazy_rescale : {0, 1}) {
+        for (const int variant : {0, 1, 2, 3}) {
           Schedule s;
           s.tile_q = tile_q;
           s.tile_kv = tile_kv;
           s.warps = tile_q / 16 + 4;
           s.stages = stages;
-          s.lazy_rescale = lazy_rescale;
+          s.lazy_rescale = variant % 2;
+          s.ping_pong = variant / 2;
           s.blocks_per_sm = tile_q == 64 ? 2 : 1;
           out.push_back(examine(problem, device, shape, s));
         }

@@ -46,3 +46,16 @@ __device__ __forceinline__ Barriers find_barriers(u32 memory) {
 __device__ __forceinline__ void release(u32 barrier) {
   if (thread_index() % 128 == 0) arrive(barrier);
 }
+
+#if FW_PING_PONG
+// Consumers start their products in turn, once for each tile: so the softmax of one runs beside the
+// products of another. A turn is a named barrier that one consumer waits at and the one before it
+// arrives at.
+constexpr int kFirstTurn = 2 + kConsumers;
+
+__device__ __forceinline__ void take_turn(int group) { synchronize_named(kFirstTurn + group, 256); }
+
+__device__ __forceinline__ void pass_turn(int group) {
+  arrive_named(kFirstTurn + (group + 1) % kConsumers, 256);
+}
+#endif

@@ -2,21 +2,29 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <iostream>
 #include <map>
 #include <mutex>
+#include <string_view>
 #include <thread>
 
 #include "core/error.hpp"
 #include "generator/sm80/family_sm80.hpp"
+#include "generator/sm90/family_sm90.hpp"
 #include "runtime/cuda/cuda_backend.hpp"
 
 namespace flashwright::testing {
 namespace {
 
-const FamilySm80& family() {
-  static const FamilySm80 instance;
-  return instance;
+// sm80, or with FW_GPU_FAMILY=sm90 that one for all that it can do.
+const Family& family(const Problem& problem) {
+  static const FamilySm80 sm80;
+  static const FamilySm90 sm90;
+  const char* const wanted = std::getenv("FW_GPU_FAMILY");
+  const bool use_sm90 = wanted != nullptr && std::string_view(wanted) == sm90.name() &&
+                        sm90.reasons_against(problem).empty();
+  return use_sm90 ? static_cast<const Family&>(sm90) : sm80;
 }
 
 // Kernels that were compiled, by what they are.
@@ -30,7 +38,7 @@ Kept& kept() {
 }
 
 std::shared_ptr<const LoadedKernel> compile(const KernelSpec& spec) {
-  const Source source = family().emit(spec.problem, spec.schedule);
+  const Source source = family(spec.problem).emit(spec.problem, spec.schedule);
   const Binary binary = cuda_backend().compile(source);
   return std::make_shared<const LoadedKernel>(cuda_backend(), binary, source.plan, gpu()->index);
 }
@@ -54,13 +62,13 @@ const DeviceInfo* gpu() {
 KernelSpec default_spec(const Config& config, const Shape& shape, Algorithm algorithm) {
   Problem problem = normalise(config, gpu()->target);
   problem.algorithm = algorithm;
-  return {problem, family().default_schedule(problem, *gpu(), shape)};
+  return {problem, family(problem).default_schedule(problem, *gpu(), shape)};
 }
 
 KernelSpec any_spec(const Config& config, const Shape& shape, std::uint64_t draw) {
   const Problem problem = normalise(config, gpu()->target);
   std::vector<Schedule> legal;
-  for (const Candidate& candidate : family().space(problem, *gpu(), shape))
+  for (const Candidate& candidate : family(problem).space(problem, *gpu(), shape))
     if (candidate.rejected.empty()) legal.push_back(candidate.schedule);
   return {problem, legal.at(draw % legal.size())};
 }
