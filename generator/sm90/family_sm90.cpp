@@ -123,6 +123,16 @@ std::vector<std::string> FamilySm90::reasons_against(const Problem& problem) con
   if (problem.dtype == DType::fp32) reasons.push_back("dtype is fp32; allowed: fp16, bf16");
   if (problem.algorithm != Algorithm::tiled)
     reasons.push_back("the unfused yardstick belongs to sm80");
+  // The smallest tile of keys has to leave room for the outputs.
+  Schedule least;
+  least.tile_q = 128;
+  least.tile_kv = 16;
+  const int most = sm90::registers(problem, 2).consumer,
+            needed = sm90::consumer_registers(problem, least);
+  if (needed > most)
+    reasons.push_back(
+        fmt::format("head_dim_v is {}; allowed with dropout and block lists: up to {}",
+                    problem.head_dim_v, problem.head_dim_v - (needed - most) * 2 / 8 * 8));
   return reasons;
 }
 

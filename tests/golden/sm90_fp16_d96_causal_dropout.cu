@@ -1094,8 +1094,8 @@ struct Consumer {
   }
 
   // Passes on tiles that no row of this warpgroup sees, up to the first that one does or, with
-  // `to_the_end`, all that are left. One thread waits for them and lets them go; the others must not
-  // wait at a later tile before it has, since a phase tells its parity only.
+  // `to_the_end`, all that are left. One thread waits for them and lets them go; the others must
+  // not wait at a later tile before it has, since a phase tells its parity only.
   __device__ __forceinline__ void pass_tiles(const Params& params, bool to_the_end) {
     if (tiles.done || (!to_the_end && own_keys.visible(tiles))) return;
     for (; !tiles.done && (to_the_end || !own_keys.visible(tiles)); tiles.advance(params)) {

@@ -1,0 +1,148 @@
+// The sm90 family as values: slabs, registers of the roles, what is refused, and printed products.
+#include "core/device_profiles.hpp"
+#include "core/error.hpp"
+#include "generator/sm90/layout_sm90.hpp"
+#include "generator/sm90/print_wgmma.hpp"
+#include "tests/support/emitted.hpp"
+#include "tests/support/testing.hpp"
+
+using namespace flashwright;
+using namespace flashwright::testing;
+
+namespace {
+
+constexpr Shape kLong{4, 16, 16, 4096, 4096};
+
+Problem problem_of(const std::string& json) {
+  return normalise(config_from_json(json), parse_target("sm_90a"));
+}
+
+std::string text_of(const sm90::ProductShape& shape, DType dtype) {
+  std::string text;
+  for (const Line& line : sm90::print_product(shape, dtype)) text += line.text + "\n";
+  return text;
+}
+
+std::string rejected(const Problem& problem, const char* schedule) {
+  return sm90_family()
+      .consider(problem, assumed_device(problem.target), kLong, parse_schedule(schedule))
+      .rejected;
+}
+
+}  // namespace
+
+TEST_CASE("slabs pad to a step of the tensor core and no further") {
+  for (int dim = 8; dim <= 256; dim += 8) {
+    const sm90::Slabs slabs = sm90::slabs(dim);
+    CAPTURE(dim);
+    CHECK(slabs.columns == (dim + 15) / 16 * 16);
+    CHECK(slabs.columns * 2 % slabs.swizzle == 0);
+  }
+  CHECK(sm90::slabs(64).swizzle == 128);
+  CHECK(sm90::slabs(96).swizzle == 64);
+  CHECK(sm90::slabs(80).swizzle == 32);
+  CHECK(sm90::slabs(40).columns == 48);
+}
+
+TEST_CASE("the roles take no more registers than a block begins with") {
+  for (const char* mask : {"none", "causal", "window:3,4", "blocks"})
+    for (const int consumers : {1, 2, 3}) {
+      const Problem problem = problem_of(std::string(R"({"head_dim":64,"mask":")") + mask + "\"}");
+      const sm90::Registers share = sm90::registers(problem, consumers);
+      const int blocks = consumers == 1 ? 2 : 1, threads = 128 * (consumers + 1);
+      const int first =
+          65536 / (threads * blocks) / 8 * 8;  // what the compiler may give each thread
+      CAPTURE(consumers);
+      CHECK(share.producer + consumers * share.consumer <= (consumers + 1) * first);
+      CHECK(share.producer % 8 == 0);
+      CHECK(share.consumer % 8 == 0);
+      CHECK(share.producer >= 24);
+      CHECK(share.consumer <= 256);
+    }
+}
+
+TEST_CASE("every problem of the family has a schedule, and tiles that do not overlap") {
+  for (const char* dtype : {"fp16", "bf16"})
+    for (const char* mask : {"none", "causal", "window:3,4", "blocks"})
+      for (const char* dropout : {"0", "0.1"})
+        for (int dim = 8; dim <= 256; dim += 8)
+          for (const int dim_v : {dim, 8, 128, 256}) {
+            const Problem problem =
+                problem_of(std::string(R"({"dtype":")") + dtype + R"(","mask":")" + mask +
+                           R"(","dropout":)" + dropout + R"(,"head_dim":)" + std::to_string(dim) +
+                           R"(,"head_dim_v":)" + std::to_string(dim_v) + "}");
+            CAPTURE(to_string(problem));
+            const bool tight = problem.mask == Mask::Kind::blocks && problem.dropout && dim_v > 224;
+            REQUIRE(sm90_family().reasons_against(problem).empty() == !tight);
+            if (tight) continue;
+            const DeviceInfo device = assumed_device(problem.target);
+            const Schedule schedule = sm90_family().default_schedule(problem, device, kLong);
+            CAPTURE(to_string(schedule));
+            REQUIRE(sm90_family().consider(problem, device, kLong, schedule).rejected == "");
+            const sm90::Layout layout = sm90::layout(problem, schedule);
+            CHECK(layout.own_bytes >= layout.queries_bytes);
+            CHECK(layout.keys_offset == layout.consumers * layout.own_bytes);
+            CHECK(layout.values_offset - layout.keys_offset >= schedule.stages * layout.keys_bytes);
+            CHECK(layout.barriers_offset - layout.values_offset >=
+                  schedule.stages * layout.values_bytes);
+            CHECK(layout.values_offset % 1024 == 0);
+            CHECK(layout.barriers_offset % 1024 == 0);
+          }
+}
+
+TEST_CASE("what the family refuses, with the value and what is allowed") {
+  const Problem problem = problem_of(R"({"head_dim":128})");
+  CHECK(rejected(problem, "q128.kv128.w12.st2.b1") == "");
+  CHECK(contains(rejected(problem, "q96.kv128.w12.st2.b1"), "tile_q is 96; allowed: 64, 128, 192"));
+  CHECK(contains(rejected(problem, "q128.kv128.w8.st2.b1"), "warps is 8"));
+  CHECK(contains(rejected(problem, "q128.kv120.w12.st2.b1"), "tile_kv is 120"));
+  CHECK(contains(rejected(problem, "q128.kv128.w12.st5.b1"), "stages is 5"));
+  CHECK(contains(rejected(problem, "q128.kv128.w12.st2.b2"), "blocks_per_sm is 2"));
+  CHECK(contains(rejected(problem, "q64.kv64.w8.st2.b2.pp1"), "ping_pong is 1"));
+  CHECK(contains(rejected(problem, "q128.kv128.w12.st2.b1.qr1"), "q_in_registers is 1"));
+  CHECK(contains(rejected(problem, "q128.kv128.w12.st4.b1"), "bytes of shared memory"));
+  CHECK(contains(rejected(problem, "q128.kv240.w12.st1.b1"), "registers"));
+  CHECK(contains(rejected(problem_of(R"({"head_dim":256})"), "q64.kv16.w8.st2.b2"),
+                 "a thread begins with 128"));
+  CHECK(sm90_family().reasons_against(problem).empty());
+  CHECK(sm90_family().reasons_against(problem_of(R"({"dtype":"fp32","head_dim":64})")).size() == 1);
+  CHECK(
+      sm90_family()
+          .reasons_against(normalise(config_from_json(R"({"head_dim":64})"), parse_target("sm_90")))
+          .size() == 1);
+}
+
+TEST_CASE("printed products say what they are") {
+  sm90::ProductShape shape;
+  shape.n = 8;
+  CHECK(text_of(shape, DType::fp16) ==
+        R"(// d += a * b: 64 x 16, K-major, by 16 x 8, K-major.
+__device__ __forceinline__ void wgmma_ss_n8_kk(float (&d)[4], u64 a, u64 b) {
+  asm volatile(
+      "{\n"
+      ".reg .pred accumulate;\n"
+      "setp.eq.u32 accumulate, 0, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 "
+      "{%0, %1, %2, %3}, "
+      "%4, %5, accumulate, 1, 1, 0, 0;\n"
+      "}"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "l"(a), "l"(b)
+      : "memory");
+}
+)");
+  shape.a_in_registers = true;
+  shape.b_k_major = false;
+  shape.first = true;
+  shape.n = 256;
+  const std::string text = text_of(shape, DType::bf16);
+  CHECK(contains(text, "wgmma_rs_n256_m_first(float (&d)[128], const u32 (&a)[4]"));
+  CHECK(contains(text, "{%128, %129, %130, %131}, %132, accumulate, 1, 1, 1;"));
+  CHECK(contains(text, "\"=f\"(d[127])"));
+  for (const int n : {0, 4, 12, 264}) {
+    shape.n = n;
+    CHECK(error_of([&] { text_of(shape, DType::bf16); }).status == Status::internal);
+  }
+  shape.n = 64;
+  CHECK(error_of([&] { text_of(shape, DType::fp32); }).status == Status::internal);
+}
