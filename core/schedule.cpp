@@ -16,6 +16,7 @@ const std::vector<Knob>& knobs() {
       {"b", &Schedule::blocks_per_sm, "blocks_per_sm"},
       {"lz", &Schedule::lazy_rescale, "lazy_rescale"},
       {"pp", &Schedule::ping_pong, "ping_pong"},
+      {"pb", &Schedule::persistent, "persistent"},
       {"mk", &Schedule::key_block, "key_block"},
       {"md", &Schedule::dim_block, "dim_block"},
       {"u", &Schedule::unroll, "unroll"},

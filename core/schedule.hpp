@@ -19,6 +19,7 @@ struct Schedule {
   int blocks_per_sm = 0;   // GPU: resident blocks asked of the compiler
   int lazy_rescale = 0;    // GPU: 1 skips the rescaling of the output when no maximum has grown
   int ping_pong = 0;       // sm90: 1 lets consumers start their products in turn
+  int persistent = 0;      // sm90: blocks that take query tiles in turn; 0: a block for each
   int key_block = 0;       // CPU: keys per register tile of Q K^T
   int dim_block = 0;       // CPU: head dims per register tile of P V
   int unroll = 0;          // CPU: steps of the inner loops in one turn

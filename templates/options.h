@@ -33,3 +33,6 @@
 #ifndef FW_PING_PONG
 #define FW_PING_PONG 0
 #endif
+#ifndef FW_PERSISTENT
+#define FW_PERSISTENT 0
+#endif

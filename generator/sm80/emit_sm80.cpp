@@ -137,7 +137,8 @@ Options options_for(const Problem& problem, const Schedule& schedule) {
           {"FW_Q_IN_REGISTERS", schedule.q_in_registers != 0},
           {"FW_ONE_STAGE", schedule.stages == 1},
           {"FW_LAZY_RESCALE", schedule.lazy_rescale != 0},
-          {"FW_PING_PONG", 0}};
+          {"FW_PING_PONG", 0},
+          {"FW_PERSISTENT", 0}};
 }
 
 LaunchPlan tiled_plan(const Problem& problem, const Schedule& schedule) {

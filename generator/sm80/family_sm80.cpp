@@ -30,7 +30,8 @@ void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
                   "q_in_registers is 1; allowed with fp32: 0");
   verdict.one_of("lazy_rescale", s.lazy_rescale, {0, 1});
   verdict.one_of("blocks_per_sm", s.blocks_per_sm, {1, 2, 3, 4, 5, 6, 7, 8});
-  verdict.require(s.ping_pong == 0, "ping_pong is 1; allowed: 0");
+  verdict.require(s.ping_pong == 0 && s.persistent == 0,
+                  "ping_pong and persistent are knobs of sm90; allowed: 0");
   verdict.require(s.key_block == 0 && s.dim_block == 0 && s.unroll == 0,
                   "key_block, dim_block and unroll are knobs of the CPU");
   if (!verdict.legal()) return;

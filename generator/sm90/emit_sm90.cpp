@@ -41,6 +41,9 @@ std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
       {"constexpr float kLn2 = 0.6931471805599453f", ""},
       {"constexpr float kLargeExponent = 256.0f", "from here on one rounding would show"},
   };
+  if (schedule.persistent != 0)
+    rows.insert(rows.begin() + 2, int_constant("kPersistentBlocks", schedule.persistent,
+                                               "that take query tiles in turn"));
   return print_constants(rows);
 }
 
@@ -59,7 +62,7 @@ std::vector<Line> memory(const Problem& problem, const Schedule& schedule) {
       int_constant("kValuesStride", (sizes.barriers_offset - sizes.values_offset) / schedule.stages,
                    ""),
       int_constant("kBarriersOffset", sizes.barriers_offset, ""),
-      {"constexpr int kSharedBytes = kBarriersOffset + 8 * (1 + 4 * kStages)", ""},
+      {"constexpr int kSharedBytes = kBarriersOffset + 8 * (2 + 4 * kStages)", ""},
   });
   lines.push_back({fmt::format("static_assert(kSharedBytes == {}, \"the launch plan says so\");",
                                sizes.smem_bytes),
@@ -67,7 +70,7 @@ std::vector<Line> memory(const Problem& problem, const Schedule& schedule) {
   return lines;
 }
 
-ParamLayout params_for(const Problem& problem) {
+ParamLayout params_for(const Problem& problem, const Schedule& schedule) {
   ParamLayout params;
   const auto add = [&params](std::initializer_list<Param> rows) {
     for (const Param row : rows) params.add(row);
@@ -100,6 +103,7 @@ ParamLayout params_for(const Problem& problem) {
        Param::seq_q,
        Param::seq_kv,
        Param::scale_log2});
+  if (schedule.persistent != 0) add({Param::batch});
   if (problem.mask == Mask::Kind::causal || problem.mask == Mask::Kind::window)
     add({Param::q_position});
   if (problem.mask == Mask::Kind::window) add({Param::window_left, Param::window_right});
@@ -115,7 +119,7 @@ ParamLayout params_for(const Problem& problem) {
 
 LaunchPlan plan_for(const Problem& problem, const Schedule& schedule) {
   LaunchPlan plan;
-  plan.params = params_for(problem);
+  plan.params = params_for(problem, schedule);
   const Slabs keys = slabs(problem.head_dim), values = slabs(problem.head_dim_v);
   const auto box = [&](Param map, int head_dim, int rows, const Slabs& slab) {
     plan.boxes.push_back({map, problem.dtype, head_dim, rows,
@@ -129,8 +133,10 @@ LaunchPlan plan_for(const Problem& problem, const Schedule& schedule) {
       problem.mask == Mask::Kind::blocks
           ? fmt::format("query_blocks * ceil_div(block_q, {})", schedule.tile_q)
           : fmt::format("ceil_div(seq_q, {})", schedule.tile_q);
-  plan.steps.push_back({"fw_forward", 32 * schedule.warps, layout(problem, schedule).smem_bytes,
-                        parse_expr(tiles + " * heads_q * batch")});
+  std::string grid = tiles + " * heads_q * batch";
+  if (schedule.persistent != 0) grid = fmt::format("min({}, {})", grid, schedule.persistent);
+  plan.steps.push_back(
+      {"fw_forward", 32 * schedule.warps, layout(problem, schedule).smem_bytes, parse_expr(grid)});
   return plan;
 }
 
@@ -180,6 +186,7 @@ Emission emission(const Problem& problem, const Schedule& schedule) {
   out.options["FW_MASK"] = problem.mask == Mask::Kind::causal || problem.mask == Mask::Kind::window;
   out.options["FW_BLOCKS"] = problem.mask == Mask::Kind::blocks;
   out.options["FW_DROPOUT"] = problem.dropout;
+  out.options["FW_PERSISTENT"] = schedule.persistent != 0;
   out.options["FW_PING_PONG"] = schedule.ping_pong != 0;
   out.options["FW_LAZY_RESCALE"] = schedule.lazy_rescale != 0;
   out.plan = plan_for(problem, schedule);

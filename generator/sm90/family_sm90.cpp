@@ -31,6 +31,8 @@ void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
   verdict.require(
       s.tile_q == 64 ? s.blocks_per_sm == 2 : s.blocks_per_sm == 1,
       fmt::format("blocks_per_sm is {}; allowed: 2 with one consumer, else 1", s.blocks_per_sm));
+  verdict.require(s.persistent >= 0,
+                  fmt::format("persistent is {}; allowed: 0 and more", s.persistent));
   verdict.require(s.q_in_registers == 0, "q_in_registers is 1; allowed: 0");
   verdict.require(s.key_block == 0 && s.dim_block == 0 && s.unroll == 0,
                   "key_block, dim_block and unroll are knobs of the CPU");
@@ -50,6 +52,9 @@ void check_device(Verdict& verdict, const Problem& problem, const DeviceInfo& de
       s.blocks_per_sm * (estimate.smem_bytes + kReservedSmem) <= device.smem_per_sm,
       fmt::format("{} blocks need {} bytes of shared memory each; a multiprocessor has {}",
                   s.blocks_per_sm, estimate.smem_bytes + kReservedSmem, device.smem_per_sm));
+  verdict.require(s.persistent <= device.sm_count * s.blocks_per_sm,
+                  fmt::format("persistent is {}; allowed: 0 to {}, the blocks that run at once",
+                              s.persistent, device.sm_count * s.blocks_per_sm));
   // One product takes its sums and some more from what a thread has before the roles divide.
   constexpr int kBesideSums = 30;
   const int first = 65536 / (estimate.threads * s.blocks_per_sm) / 8 * 8;
@@ -146,15 +151,16 @@ std::vector<Candidate> FamilySm90::space(const Problem& problem, const DeviceInf
   for (const int tile_q : {64, 128, 192})
     for (int tile_kv = 16; tile_kv <= 256; tile_kv += 16)
       for (const int stages : {1, 2, 3, 4})
-        for (const int variant : {0, 1, 2, 3}) {
+        for (const int variant : {0, 1, 2, 3, 4, 5, 6, 7}) {
           Schedule s;
           s.tile_q = tile_q;
           s.tile_kv = tile_kv;
           s.warps = tile_q / 16 + 4;
           s.stages = stages;
           s.lazy_rescale = variant % 2;
-          s.ping_pong = variant / 2;
+          s.ping_pong = variant / 2 % 2;
           s.blocks_per_sm = tile_q == 64 ? 2 : 1;
+          s.persistent = variant / 4 * device.sm_count * s.blocks_per_sm;
           out.push_back(examine(problem, device, shape, s));
         }
   return out;

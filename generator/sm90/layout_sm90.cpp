@@ -45,12 +45,12 @@ Layout layout(const Problem& problem, const Schedule& schedule) {
   out.keys_offset = out.consumers * out.own_bytes;
   out.values_offset = out.keys_offset + schedule.stages * aligned(out.keys_bytes);
   out.barriers_offset = out.values_offset + schedule.stages * aligned(out.values_bytes);
-  out.smem_bytes = out.barriers_offset + 8 * (1 + 4 * schedule.stages);
+  out.smem_bytes = out.barriers_offset + 8 * (2 + 4 * schedule.stages);
   return out;
 }
 
 int consumer_registers(const Problem& problem, const Schedule& schedule) {
-  constexpr int kOther = 28, kDropout = 20, kBlocks = 48, kBoth = 12;
+  constexpr int kOther = 28, kDropout = 20, kBlocks = 56, kBoth = 4;
   const bool blocks = problem.mask == Mask::Kind::blocks;
   return schedule.tile_kv / 2 + schedule.tile_kv / 4 + problem.head_dim_v / 2 + kOther +
          (problem.dropout ? kDropout : 0) + (blocks ? kBlocks : 0) +

@@ -11,6 +11,7 @@
 #include "products.h"
 #include "mask.h"
 #include "common/work.cuh"
+#include "sm90/work.cuh"
 #include "common/key_tiles.cuh"
 #include "common/dropout.cuh"
 #include "common/weights.cuh"
@@ -23,13 +24,39 @@
 #include "sm90/hide_scores.cuh"
 #include "sm90/write.cuh"
 
-// The producer warpgroup. It gives most of its registers to the consumers.
-__device__ __forceinline__ void produce(const Params& params, const QueryTile& work, u32 memory) {
+// Brings what the query tiles of this block need: one thread by TMA, or all of the warpgroup.
+template <bool kByTma>
+__device__ __forceinline__ void produce_tiles(const Params& params, u32 memory) {
   const Barriers barriers = find_barriers(memory);
-  if (params.aligned) {
-    if (warp_index() % 4 == 0 && elect_lane()) load_tiles(params, work, memory, barriers);
+  Walk walk = {};
+#if FW_PERSISTENT
+  const i64 tiles = count_query_tiles(params);
+#pragma unroll 1
+  for (i64 number = block_index(); number < tiles; number += kPersistentBlocks) {
+    const QueryTile work = query_tile(params, number);
+    if constexpr (kByTma) {
+      load_tiles(params, work, memory, barriers, walk);
+    } else {
+      copy_tiles(params, work, memory, barriers, walk);
+    }
+    walk.round ^= 1;
+  }
+#else
+  const QueryTile work = query_tile(params, block_index());
+  if constexpr (kByTma) {
+    load_tiles(params, work, memory, barriers, walk);
   } else {
-    copy_tiles(params, work, memory, barriers);
+    copy_tiles(params, work, memory, barriers, walk);
+  }
+#endif
+}
+
+// The producer warpgroup. It gives most of its registers to the consumers.
+__device__ __forceinline__ void produce(const Params& params, u32 memory) {
+  if (params.aligned) {
+    if (warp_index() % 4 == 0 && elect_lane()) produce_tiles<true>(params, memory);
+  } else {
+    produce_tiles<false>(params, memory);
   }
 }
 
@@ -47,7 +74,8 @@ struct Consumer {
   Barriers barriers;
   WarpKeys own_keys;
   KeyTiles tiles;
-  RingPlace at, behind;  // the tile at hand; the one whose weights wait for their values
+  Walk walk;
+  RingPlace behind;  // the tile whose weights wait for their values
   float scale_log2;
   int first_row;  // of the warp
 #if FW_DROPOUT
@@ -55,24 +83,30 @@ struct Consumer {
   u32 dropout_head;
 #endif
 
-  __device__ __forceinline__ void start(const Params& params, const QueryTile& work, u32 memory,
-                                        int own_group) {
+  // Before the first query tile.
+  __device__ __forceinline__ void start(const Params& params, u32 memory, int own_group) {
     group = own_group;
     queries = memory + group * kOwnBytes;
     keys = memory + kKeysOffset;
     values = memory + kValuesOffset;
     barriers = find_barriers(memory);
-    own_keys.start(params, work, group * 64, 64);
-    tiles.start(params, work);
-    at = {0, 0};
+    walk = {};
     scale_log2 = magnitude(params.scale_log2);
-    first_row = work.row_begin + group * 64 + warp_index() % 4 * 16;
 #if FW_DROPOUT
     dropout_key = find_dropout_key(params);
-    dropout_head = static_cast<u32>(work.batch) * params.heads_q + work.head;
 #endif
 #if FW_PING_PONG
     if (group == kConsumers - 1) pass_turn(group);  // the first turn
+#endif
+  }
+
+  // Before the keys of a query tile.
+  __device__ __forceinline__ void begin(const Params& params, const QueryTile& work) {
+    own_keys.start(params, work, group * 64, 64);
+    tiles.start(params, work);
+    first_row = work.row_begin + group * 64 + warp_index() % 4 * 16;
+#if FW_DROPOUT
+    dropout_head = static_cast<u32>(work.batch) * params.heads_q + work.head;
 #endif
   }
 
@@ -88,34 +122,34 @@ struct Consumer {
     if (tiles.done || (!to_the_end && own_keys.visible(tiles))) return;
     for (; !tiles.done && (to_the_end || !own_keys.visible(tiles)); tiles.advance(params)) {
       if (thread_index() % 128 == 0) {
-        wait_barrier(barriers.keys_full + at.stage * 8, at.parity);
-        arrive(barriers.keys_empty + at.stage * 8);
-        wait_barrier(barriers.values_full + at.stage * 8, at.parity);
-        arrive(barriers.values_empty + at.stage * 8);
+        wait_barrier(barriers.keys_full + walk.at.stage * 8, walk.at.parity);
+        arrive(barriers.keys_empty + walk.at.stage * 8);
+        wait_barrier(barriers.values_full + walk.at.stage * 8, walk.at.parity);
+        arrive(barriers.values_empty + walk.at.stage * 8);
       }
 #if FW_PING_PONG
       take_turn(group);
       pass_turn(group);
 #endif
-      at.advance();
+      walk.at.advance();
     }
     synchronize_named(2 + group, 128);
   }
 
   // The scores of the first tile.
   __device__ __forceinline__ void first_scores(float (&scores)[kRowTiles][kKeyTiles][4]) {
-    wait_barrier(barriers.keys_full + at.stage * 8, at.parity);
+    wait_barrier(barriers.keys_full + walk.at.stage * 8, walk.at.parity);
 #if FW_PING_PONG
     take_turn(group);
 #endif
     fence_products();
-    start_scores(scores, queries, keys + at.stage * kKeysStride);
+    start_scores(scores, queries, keys + walk.at.stage * kKeysStride);
 #if FW_PING_PONG
     pass_turn(group);
 #endif
     wait_products<0>();
     hold_sums(scores);
-    release(barriers.keys_empty + at.stage * 8);
+    release(barriers.keys_empty + walk.at.stage * 8);
   }
 
   // The scores of the tile at hand, while the values of the one behind are on their way into `out`.
@@ -123,19 +157,19 @@ struct Consumer {
                                               float (&out)[kRowTiles][kDimTiles][4],
                                               const u32 (&weights)[kRowTiles][kKeySteps][4]) {
     wait_barrier(barriers.values_full + behind.stage * 8, behind.parity);
-    wait_barrier(barriers.keys_full + at.stage * 8, at.parity);
+    wait_barrier(barriers.keys_full + walk.at.stage * 8, walk.at.parity);
 #if FW_PING_PONG
     take_turn(group);
 #endif
     fence_products();
-    start_scores(scores, queries, keys + at.stage * kKeysStride);
+    start_scores(scores, queries, keys + walk.at.stage * kKeysStride);
     start_output(out, weights, values + behind.stage * kValuesStride);
 #if FW_PING_PONG
     pass_turn(group);
 #endif
     wait_products<1>();
     hold_sums(scores);
-    release(barriers.keys_empty + at.stage * 8);
+    release(barriers.keys_empty + walk.at.stage * 8);
   }
 
   // Turns scores into weights. Returns in `rescale` the factor of earlier outputs.
@@ -156,8 +190,8 @@ struct Consumer {
 #if FW_DROPOUT
     drop_weights(weights, dropout_key, dropout_head, params.drop_threshold, first_row, tiles.first);
 #endif
-    behind = at;
-    at.advance();
+    behind = walk.at;
+    walk.at.advance();
     tiles.advance(params);
   }
 
@@ -169,16 +203,19 @@ struct Consumer {
   }
 };
 
-// A consumer warpgroup: 64 rows of the output of one head. It walks over the keys in tiles and
-// keeps, for each row, the largest score, the sum of the weights relative to it, and the weighted
-// sum of the values. The values of a tile are multiplied while the next scores become weights.
-__device__ __forceinline__ void consume(const Params& params, const QueryTile& work, u32 memory,
-                                        int group) {
-  Consumer consumer;
-  consumer.start(params, work, memory, group);
+// 64 rows of the output of one head. A consumer walks over the keys in tiles and keeps, for each
+// row, the largest score, the sum of the weights relative to it, and the weighted sum of the
+// values. The values of a tile are multiplied while the next scores become weights.
+__device__ __forceinline__ void consume_tile(Consumer& consumer, const Params& params,
+                                             const QueryTile& work) {
   float out[kRowTiles][kDimTiles][4] = {};
   RowState rows[kRowTiles][2] = {{{-infinity(), 0.0f}, {-infinity(), 0.0f}}};
+  consumer.begin(params, work);
+#if FW_PERSISTENT
+  wait_barrier(consumer.barriers.queries_full, consumer.walk.round);
+#else
   wait_barrier(consumer.barriers.queries_full, 0);
+#endif
   consumer.pass_tiles(params, false);
   if (consumer.has_tile()) {
     float scores[kRowTiles][kKeyTiles][4], rescale[kRowTiles][2];
@@ -200,22 +237,43 @@ __device__ __forceinline__ void consume(const Params& params, const QueryTile& w
   }
   consumer.pass_tiles(params, true);
   write_output(out, rows, numerator(params), consumer.scale_log2, params, work, consumer.queries,
-               group);
+               consumer.group);
 }
 
+// A consumer warpgroup.
+__device__ __forceinline__ void consume(const Params& params, u32 memory, int group) {
+  Consumer consumer;
+  consumer.start(params, memory, group);
+#if FW_PERSISTENT
+  const i64 tiles = count_query_tiles(params);
+  for (i64 number = block_index(); number < tiles; number += kPersistentBlocks) {
+    consume_tile(consumer, params, query_tile(params, number));
+    // The output has left the place of the queries.
+    synchronize_named(2 + group, 128);
+    release(consumer.barriers.queries_empty);
+    consumer.walk.round ^= 1;
+  }
+#else
+  consume_tile(consumer, params, query_tile(params, block_index()));
+#endif
+}
+
+#if FW_PERSISTENT
+// kPersistentBlocks blocks take turns in computing kTileQ rows of the output of one head.
+#else
 // One block computes kTileQ rows of the output of one head.
+#endif
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     fw_forward(const __grid_constant__ Params params) {
-  const QueryTile work = find_query_tile(params);
   const u32 memory = swizzled_memory();
   if (thread_index() == 0) find_barriers(memory).make();
   synchronize_block();
   const int group = static_cast<int>(shuffle(warp_index() / 4, 0));
   if (group == kConsumers) {
     give_registers<kProducerRegisters>();
-    produce(params, work, memory);
+    produce(params, memory);
   } else {
     take_registers<kConsumerRegisters>();
-    consume(params, work, memory, group);
+    consume(params, memory, group);
   }
 }

@@ -14,13 +14,27 @@ struct RingPlace {
   }
 };
 
+// Where a role is on its way through the tiles.
+struct Walk {
+  RingPlace at;
+#if FW_PERSISTENT
+  u32 round;  // parity of the query tile
+#endif
+};
+
 // The mbarriers of a block. Full: the tile has arrived. Empty: all consumers are done with it.
 struct Barriers {
   u32 queries_full;
+#if FW_PERSISTENT
+  u32 queries_empty;
+#endif
   u32 keys_full, keys_empty, values_full, values_empty;  // of the first stage
 
   __device__ __forceinline__ void make() const {
     init_barrier(queries_full, 1);
+#if FW_PERSISTENT
+    init_barrier(queries_empty, kConsumers);
+#endif
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
       init_barrier(keys_full + stage * 8, 1);
@@ -35,7 +49,10 @@ struct Barriers {
 __device__ __forceinline__ Barriers find_barriers(u32 memory) {
   Barriers barriers;
   barriers.queries_full = memory + kBarriersOffset;
-  barriers.keys_full = barriers.queries_full + 8;
+#if FW_PERSISTENT
+  barriers.queries_empty = barriers.queries_full + 8;
+#endif
+  barriers.keys_full = barriers.queries_full + 16;
   barriers.keys_empty = barriers.keys_full + kStages * 8;
   barriers.values_full = barriers.keys_empty + kStages * 8;
   barriers.values_empty = barriers.values_full + kStages * 8;

@@ -1,33 +1,51 @@
 //~ The producer: it brings queries, keys and values to where the consumers wait for them.
 
-// By TMA, one thread.
-__device__ __forceinline__ void load_tiles(const Params& params, const QueryTile& work, u32 memory,
-                                           const Barriers& barriers) {
-  const int kv_head = work.head / params.group;
+// Starts the copy of the queries of all consumers.
+__device__ __forceinline__ void load_queries(const Params& params, const QueryTile& work,
+                                             u32 memory, const Barriers& barriers) {
   arrive_expecting(barriers.queries_full, kConsumers * kQueriesBytes);
 #pragma unroll 1
   for (int group = 0; group < kConsumers; ++group)
     load_boxes<64, kPaddedDim, kSwizzle>(memory + group * kOwnBytes, params.q_map,
                                          barriers.queries_full, work.row_begin + group * 64,
                                          work.head, work.batch);
+}
+
+// Starts the copy of a tile of keys and its values, once their stage is empty.
+__device__ __forceinline__ void load_stage(const Params& params, const QueryTile& work, u32 memory,
+                                           const Barriers& barriers, RingPlace& at, int first_key) {
+  const int kv_head = work.head / params.group;
+  const u32 keys_full = barriers.keys_full + at.stage * 8;
+  wait_barrier(barriers.keys_empty + at.stage * 8, at.parity ^ 1);
+  arrive_expecting(keys_full, kKeysBytes);
+  load_boxes<kTileKv, kPaddedDim, kSwizzle>(memory + kKeysOffset + at.stage * kKeysStride,
+                                            params.k_map, keys_full, first_key, kv_head,
+                                            work.batch);
+  const u32 values_full = barriers.values_full + at.stage * 8;
+  wait_barrier(barriers.values_empty + at.stage * 8, at.parity ^ 1);
+  arrive_expecting(values_full, kValuesBytes);
+  load_boxes<kTileKv, kPaddedDimV, kSwizzleV>(memory + kValuesOffset + at.stage * kValuesStride,
+                                              params.v_map, values_full, first_key, kv_head,
+                                              work.batch);
+  at.advance();
+}
+
+// By TMA, one thread.
+__device__ __forceinline__ void load_tiles(const Params& params, const QueryTile& work, u32 memory,
+                                           const Barriers& barriers, Walk& walk) {
   KeyTiles tiles;
   tiles.start(params, work);
-  RingPlace at = {0, 0};
-  for (; !tiles.done; tiles.advance(params)) {
-    const u32 keys_full = barriers.keys_full + at.stage * 8;
-    wait_barrier(barriers.keys_empty + at.stage * 8, at.parity ^ 1);
-    arrive_expecting(keys_full, kKeysBytes);
-    load_boxes<kTileKv, kPaddedDim, kSwizzle>(memory + kKeysOffset + at.stage * kKeysStride,
-                                              params.k_map, keys_full, tiles.first, kv_head,
-                                              work.batch);
-    const u32 values_full = barriers.values_full + at.stage * 8;
-    wait_barrier(barriers.values_empty + at.stage * 8, at.parity ^ 1);
-    arrive_expecting(values_full, kValuesBytes);
-    load_boxes<kTileKv, kPaddedDimV, kSwizzleV>(memory + kValuesOffset + at.stage * kValuesStride,
-                                                params.v_map, values_full, tiles.first, kv_head,
-                                                work.batch);
-    at.advance();
+#if FW_PERSISTENT
+  // The first keys may come while the last output still leaves the place of the queries.
+  if (!tiles.done) {
+    load_stage(params, work, memory, barriers, walk.at, tiles.first);
+    tiles.advance(params);
   }
+  wait_barrier(barriers.queries_empty, walk.round ^ 1);
+#endif
+  load_queries(params, work, memory, barriers);
+  for (; !tiles.done; tiles.advance(params))
+    load_stage(params, work, memory, barriers, walk.at, tiles.first);
 }
 
 // What all threads of the warpgroup have written is there.
@@ -39,7 +57,10 @@ __device__ __forceinline__ void announce(u32 barrier) {
 
 // By all threads of the warpgroup.
 __device__ __forceinline__ void copy_tiles(const Params& params, const QueryTile& work, u32 memory,
-                                           const Barriers& barriers) {
+                                           const Barriers& barriers, Walk& walk) {
+#if FW_PERSISTENT
+  wait_barrier(barriers.queries_empty, walk.round ^ 1);
+#endif
   const int kv_head = work.head / params.group;
   const Element* q = params.q + work.batch * params.q_batch_stride +
                      work.head * params.q_head_stride + work.row_begin * params.q_row_stride;
@@ -53,7 +74,7 @@ __device__ __forceinline__ void copy_tiles(const Params& params, const QueryTile
   const Element* v = params.v + work.batch * params.v_batch_stride + kv_head * params.v_head_stride;
   KeyTiles tiles;
   tiles.start(params, work);
-  RingPlace at = {0, 0};
+  RingPlace& at = walk.at;
   for (; !tiles.done; tiles.advance(params)) {
     const int rows = params.seq_kv - tiles.first;
     wait_barrier(barriers.keys_empty + at.stage * 8, at.parity ^ 1);

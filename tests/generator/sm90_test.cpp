@@ -99,6 +99,7 @@ TEST_CASE("what the family refuses, with the value and what is allowed") {
   CHECK(contains(rejected(problem, "q128.kv128.w12.st5.b1"), "stages is 5"));
   CHECK(contains(rejected(problem, "q128.kv128.w12.st2.b2"), "blocks_per_sm is 2"));
   CHECK(contains(rejected(problem, "q64.kv64.w8.st2.b2.pp1"), "ping_pong is 1"));
+  CHECK(contains(rejected(problem, "q128.kv128.w12.st2.b1.pb9999"), "persistent is 9999"));
   CHECK(contains(rejected(problem, "q128.kv128.w12.st2.b1.qr1"), "q_in_registers is 1"));
   CHECK(contains(rejected(problem, "q128.kv128.w12.st4.b1"), "bytes of shared memory"));
   CHECK(contains(rejected(problem, "q128.kv240.w12.st1.b1"), "registers"));

@@ -1,7 +1,7 @@
 // Attention forward for sm_90a: fp16, head dim 96, causal mask, dropout.
 // Tiles of 128 queries by 96 keys, 2 stages; a producer and 2 consumer warpgroups. 96.1 KiB of
 //     shared memory.
-// Launch fw_forward: ceil_div(seq_q, 128) * heads_q * batch blocks of 384 threads, 98376 bytes of
+// Launch fw_forward: ceil_div(seq_q, 128) * heads_q * batch blocks of 384 threads, 98384 bytes of
 //     dynamic shared memory.
 // Tensor map q_map: boxes of 64 rows by 32 columns of 96, swizzle 64.
 // Tensor map k_map: boxes of 96 rows by 32 columns of 96, swizzle 64.
@@ -97,8 +97,8 @@ constexpr int kKeysStride = 18432;
 constexpr int kValuesOffset = 61440;
 constexpr int kValuesStride = 18432;
 constexpr int kBarriersOffset = 98304;
-constexpr int kSharedBytes = kBarriersOffset + 8 * (1 + 4 * kStages);
-static_assert(kSharedBytes == 98376, "the launch plan says so");
+constexpr int kSharedBytes = kBarriersOffset + 8 * (2 + 4 * kStages);
+static_assert(kSharedBytes == 98384, "the launch plan says so");
 
 using Element = u16;
 
@@ -474,13 +474,12 @@ struct QueryTile {
   int row_begin, row_end;  // rows [row_begin, row_end) exist
 };
 
-// Blocks are numbered with the query tiles of a head next to each other, so that blocks which run
-// at the same time read the same keys. The last tile comes first: under a causal mask it is the
-// longest.
-__device__ __forceinline__ QueryTile find_query_tile(const Params& params) {
+// Those of a head are next to each other, so that blocks which run at the same time read the same
+// keys. The last tile comes first: under a causal mask it is the longest.
+__device__ __forceinline__ QueryTile query_tile(const Params& params, i64 number) {
   const int tiles = (params.seq_q + kTileQ - 1) / kTileQ;
-  const int tile = tiles - 1 - static_cast<int>(block_index() % tiles);
-  const i64 head = block_index() / tiles;
+  const int tile = tiles - 1 - static_cast<int>(number % tiles);
+  const i64 head = number / tiles;
   QueryTile work;
   work.batch = static_cast<int>(head / params.heads_q);
   work.head = static_cast<int>(head % params.heads_q);
@@ -766,6 +765,11 @@ struct RingPlace {
   }
 };
 
+// Where a role is on its way through the tiles.
+struct Walk {
+  RingPlace at;
+};
+
 // The mbarriers of a block. Full: the tile has arrived. Empty: all consumers are done with it.
 struct Barriers {
   u32 queries_full;
@@ -787,7 +791,7 @@ struct Barriers {
 __device__ __forceinline__ Barriers find_barriers(u32 memory) {
   Barriers barriers;
   barriers.queries_full = memory + kBarriersOffset;
-  barriers.keys_full = barriers.queries_full + 8;
+  barriers.keys_full = barriers.queries_full + 16;
   barriers.keys_empty = barriers.keys_full + kStages * 8;
   barriers.values_full = barriers.keys_empty + kStages * 8;
   barriers.values_empty = barriers.values_full + kStages * 8;
@@ -835,34 +839,44 @@ __device__ __forceinline__ void copy_rows(u32 tile, const Element* source, i64 r
   }
 }
 
-// By TMA, one thread.
-__device__ __forceinline__ void load_tiles(const Params& params, const QueryTile& work, u32 memory,
-                                           const Barriers& barriers) {
-  const int kv_head = work.head / params.group;
+// Starts the copy of the queries of all consumers.
+__device__ __forceinline__ void load_queries(const Params& params, const QueryTile& work,
+                                             u32 memory, const Barriers& barriers) {
   arrive_expecting(barriers.queries_full, kConsumers * kQueriesBytes);
 #pragma unroll 1
   for (int group = 0; group < kConsumers; ++group)
     load_boxes<64, kPaddedDim, kSwizzle>(memory + group * kOwnBytes, params.q_map,
                                          barriers.queries_full, work.row_begin + group * 64,
                                          work.head, work.batch);
+}
+
+// Starts the copy of a tile of keys and its values, once their stage is empty.
+__device__ __forceinline__ void load_stage(const Params& params, const QueryTile& work, u32 memory,
+                                           const Barriers& barriers, RingPlace& at, int first_key) {
+  const int kv_head = work.head / params.group;
+  const u32 keys_full = barriers.keys_full + at.stage * 8;
+  wait_barrier(barriers.keys_empty + at.stage * 8, at.parity ^ 1);
+  arrive_expecting(keys_full, kKeysBytes);
+  load_boxes<kTileKv, kPaddedDim, kSwizzle>(memory + kKeysOffset + at.stage * kKeysStride,
+                                            params.k_map, keys_full, first_key, kv_head,
+                                            work.batch);
+  const u32 values_full = barriers.values_full + at.stage * 8;
+  wait_barrier(barriers.values_empty + at.stage * 8, at.parity ^ 1);
+  arrive_expecting(values_full, kValuesBytes);
+  load_boxes<kTileKv, kPaddedDimV, kSwizzleV>(memory + kValuesOffset + at.stage * kValuesStride,
+                                              params.v_map, values_full, first_key, kv_head,
+                                              work.batch);
+  at.advance();
+}
+
+// By TMA, one thread.
+__device__ __forceinline__ void load_tiles(const Params& params, const QueryTile& work, u32 memory,
+                                           const Barriers& barriers, Walk& walk) {
   KeyTiles tiles;
   tiles.start(params, work);
-  RingPlace at = {0, 0};
-  for (; !tiles.done; tiles.advance(params)) {
-    const u32 keys_full = barriers.keys_full + at.stage * 8;
-    wait_barrier(barriers.keys_empty + at.stage * 8, at.parity ^ 1);
-    arrive_expecting(keys_full, kKeysBytes);
-    load_boxes<kTileKv, kPaddedDim, kSwizzle>(memory + kKeysOffset + at.stage * kKeysStride,
-                                              params.k_map, keys_full, tiles.first, kv_head,
-                                              work.batch);
-    const u32 values_full = barriers.values_full + at.stage * 8;
-    wait_barrier(barriers.values_empty + at.stage * 8, at.parity ^ 1);
-    arrive_expecting(values_full, kValuesBytes);
-    load_boxes<kTileKv, kPaddedDimV, kSwizzleV>(memory + kValuesOffset + at.stage * kValuesStride,
-                                                params.v_map, values_full, tiles.first, kv_head,
-                                                work.batch);
-    at.advance();
-  }
+  load_queries(params, work, memory, barriers);
+  for (; !tiles.done; tiles.advance(params))
+    load_stage(params, work, memory, barriers, walk.at, tiles.first);
 }
 
 // What all threads of the warpgroup have written is there.
@@ -874,7 +888,7 @@ __device__ __forceinline__ void announce(u32 barrier) {
 
 // By all threads of the warpgroup.
 __device__ __forceinline__ void copy_tiles(const Params& params, const QueryTile& work, u32 memory,
-                                           const Barriers& barriers) {
+                                           const Barriers& barriers, Walk& walk) {
   const int kv_head = work.head / params.group;
   const Element* q = params.q + work.batch * params.q_batch_stride +
                      work.head * params.q_head_stride + work.row_begin * params.q_row_stride;
@@ -888,7 +902,7 @@ __device__ __forceinline__ void copy_tiles(const Params& params, const QueryTile
   const Element* v = params.v + work.batch * params.v_batch_stride + kv_head * params.v_head_stride;
   KeyTiles tiles;
   tiles.start(params, work);
-  RingPlace at = {0, 0};
+  RingPlace& at = walk.at;
   for (; !tiles.done; tiles.advance(params)) {
     const int rows = params.seq_kv - tiles.first;
     wait_barrier(barriers.keys_empty + at.stage * 8, at.parity ^ 1);
@@ -1046,13 +1060,25 @@ __device__ __forceinline__ void write_output(const float (&out)[kRowTiles][kDimT
   }
 }
 
-// The producer warpgroup. It gives most of its registers to the consumers.
-__device__ __forceinline__ void produce(const Params& params, const QueryTile& work, u32 memory) {
+// Brings what the query tiles of this block need: one thread by TMA, or all of the warpgroup.
+template <bool kByTma>
+__device__ __forceinline__ void produce_tiles(const Params& params, u32 memory) {
   const Barriers barriers = find_barriers(memory);
-  if (params.aligned) {
-    if (warp_index() % 4 == 0 && elect_lane()) load_tiles(params, work, memory, barriers);
+  Walk walk = {};
+  const QueryTile work = query_tile(params, block_index());
+  if constexpr (kByTma) {
+    load_tiles(params, work, memory, barriers, walk);
   } else {
-    copy_tiles(params, work, memory, barriers);
+    copy_tiles(params, work, memory, barriers, walk);
+  }
+}
+
+// The producer warpgroup. It gives most of its registers to the consumers.
+__device__ __forceinline__ void produce(const Params& params, u32 memory) {
+  if (params.aligned) {
+    if (warp_index() % 4 == 0 && elect_lane()) produce_tiles<true>(params, memory);
+  } else {
+    produce_tiles<false>(params, memory);
   }
 }
 
@@ -1066,25 +1092,30 @@ struct Consumer {
   Barriers barriers;
   WarpKeys own_keys;
   KeyTiles tiles;
-  RingPlace at, behind;  // the tile at hand; the one whose weights wait for their values
+  Walk walk;
+  RingPlace behind;  // the tile whose weights wait for their values
   float scale_log2;
   int first_row;  // of the warp
   u64 dropout_key;
   u32 dropout_head;
 
-  __device__ __forceinline__ void start(const Params& params, const QueryTile& work, u32 memory,
-                                        int own_group) {
+  // Before the first query tile.
+  __device__ __forceinline__ void start(const Params& params, u32 memory, int own_group) {
     group = own_group;
     queries = memory + group * kOwnBytes;
     keys = memory + kKeysOffset;
     values = memory + kValuesOffset;
     barriers = find_barriers(memory);
+    walk = {};
+    scale_log2 = magnitude(params.scale_log2);
+    dropout_key = find_dropout_key(params);
+  }
+
+  // Before the keys of a query tile.
+  __device__ __forceinline__ void begin(const Params& params, const QueryTile& work) {
     own_keys.start(params, work, group * 64, 64);
     tiles.start(params, work);
-    at = {0, 0};
-    scale_log2 = magnitude(params.scale_log2);
     first_row = work.row_begin + group * 64 + warp_index() % 4 * 16;
-    dropout_key = find_dropout_key(params);
     dropout_head = static_cast<u32>(work.batch) * params.heads_q + work.head;
   }
 
@@ -1100,24 +1131,24 @@ struct Consumer {
     if (tiles.done || (!to_the_end && own_keys.visible(tiles))) return;
     for (; !tiles.done && (to_the_end || !own_keys.visible(tiles)); tiles.advance(params)) {
       if (thread_index() % 128 == 0) {
-        wait_barrier(barriers.keys_full + at.stage * 8, at.parity);
-        arrive(barriers.keys_empty + at.stage * 8);
-        wait_barrier(barriers.values_full + at.stage * 8, at.parity);
-        arrive(barriers.values_empty + at.stage * 8);
+        wait_barrier(barriers.keys_full + walk.at.stage * 8, walk.at.parity);
+        arrive(barriers.keys_empty + walk.at.stage * 8);
+        wait_barrier(barriers.values_full + walk.at.stage * 8, walk.at.parity);
+        arrive(barriers.values_empty + walk.at.stage * 8);
       }
-      at.advance();
+      walk.at.advance();
     }
     synchronize_named(2 + group, 128);
   }
 
   // The scores of the first tile.
   __device__ __forceinline__ void first_scores(float (&scores)[kRowTiles][kKeyTiles][4]) {
-    wait_barrier(barriers.keys_full + at.stage * 8, at.parity);
+    wait_barrier(barriers.keys_full + walk.at.stage * 8, walk.at.parity);
     fence_products();
-    start_scores(scores, queries, keys + at.stage * kKeysStride);
+    start_scores(scores, queries, keys + walk.at.stage * kKeysStride);
     wait_products<0>();
     hold_sums(scores);
-    release(barriers.keys_empty + at.stage * 8);
+    release(barriers.keys_empty + walk.at.stage * 8);
   }
 
   // The scores of the tile at hand, while the values of the one behind are on their way into `out`.
@@ -1125,13 +1156,13 @@ struct Consumer {
                                               float (&out)[kRowTiles][kDimTiles][4],
                                               const u32 (&weights)[kRowTiles][kKeySteps][4]) {
     wait_barrier(barriers.values_full + behind.stage * 8, behind.parity);
-    wait_barrier(barriers.keys_full + at.stage * 8, at.parity);
+    wait_barrier(barriers.keys_full + walk.at.stage * 8, walk.at.parity);
     fence_products();
-    start_scores(scores, queries, keys + at.stage * kKeysStride);
+    start_scores(scores, queries, keys + walk.at.stage * kKeysStride);
     start_output(out, weights, values + behind.stage * kValuesStride);
     wait_products<1>();
     hold_sums(scores);
-    release(barriers.keys_empty + at.stage * 8);
+    release(barriers.keys_empty + walk.at.stage * 8);
   }
 
   // Turns scores into weights. Returns in `rescale` the factor of earlier outputs.
@@ -1150,8 +1181,8 @@ struct Consumer {
                                           const Params& params) {
     pack_weights(weights, scores);
     drop_weights(weights, dropout_key, dropout_head, params.drop_threshold, first_row, tiles.first);
-    behind = at;
-    at.advance();
+    behind = walk.at;
+    walk.at.advance();
     tiles.advance(params);
   }
 
@@ -1163,15 +1194,14 @@ struct Consumer {
   }
 };
 
-// A consumer warpgroup: 64 rows of the output of one head. It walks over the keys in tiles and
-// keeps, for each row, the largest score, the sum of the weights relative to it, and the weighted
-// sum of the values. The values of a tile are multiplied while the next scores become weights.
-__device__ __forceinline__ void consume(const Params& params, const QueryTile& work, u32 memory,
-                                        int group) {
-  Consumer consumer;
-  consumer.start(params, work, memory, group);
+// 64 rows of the output of one head. A consumer walks over the keys in tiles and keeps, for each
+// row, the largest score, the sum of the weights relative to it, and the weighted sum of the
+// values. The values of a tile are multiplied while the next scores become weights.
+__device__ __forceinline__ void consume_tile(Consumer& consumer, const Params& params,
+                                             const QueryTile& work) {
   float out[kRowTiles][kDimTiles][4] = {};
   RowState rows[kRowTiles][2] = {{{-infinity(), 0.0f}, {-infinity(), 0.0f}}};
+  consumer.begin(params, work);
   wait_barrier(consumer.barriers.queries_full, 0);
   consumer.pass_tiles(params, false);
   if (consumer.has_tile()) {
@@ -1194,22 +1224,28 @@ __device__ __forceinline__ void consume(const Params& params, const QueryTile& w
   }
   consumer.pass_tiles(params, true);
   write_output(out, rows, numerator(params), consumer.scale_log2, params, work, consumer.queries,
-               group);
+               consumer.group);
+}
+
+// A consumer warpgroup.
+__device__ __forceinline__ void consume(const Params& params, u32 memory, int group) {
+  Consumer consumer;
+  consumer.start(params, memory, group);
+  consume_tile(consumer, params, query_tile(params, block_index()));
 }
 
 // One block computes kTileQ rows of the output of one head.
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     fw_forward(const __grid_constant__ Params params) {
-  const QueryTile work = find_query_tile(params);
   const u32 memory = swizzled_memory();
   if (thread_index() == 0) find_barriers(memory).make();
   synchronize_block();
   const int group = static_cast<int>(shuffle(warp_index() / 4, 0));
   if (group == kConsumers) {
     give_registers<kProducerRegisters>();
-    produce(params, work, memory);
+    produce(params, memory);
   } else {
     take_registers<kConsumerRegisters>();
-    consume(params, work, memory, group);
+    consume(params, memory, group);
   }
 }

@@ -69,6 +69,8 @@ constexpr Row kSm90[] = {
      R"({"head_dim":192,"head_dim_v":128,"mask":"window:512,0"})", "q128.kv112.w12.st2.b1"},
     {"fp16_d72_blocks", "sm_90a", R"({"dtype":"fp16","head_dim":72,"mask":"blocks"})",
      "q64.kv64.w8.st3.b2"},
+    {"bf16_d128_in_turn", "sm_90a", R"({"head_dim":128,"mask":"causal"})",
+     "q128.kv128.w12.st2.b1.pp1.pb132"},
     {"fp16_d96_causal_dropout", "sm_90a",
      R"({"dtype":"fp16","head_dim":96,"mask":"causal","dropout":0.1})", "q128.kv96.w12.st2.b1"},
 };
@@ -122,6 +124,9 @@ std::vector<NamedKernel> random_kernels(std::uint64_t seed, int count, const Fam
         family, kernel.problem, assumed_device(kernel.problem.target), {4, 16, 16, 4096, 4096});
     if (legal.empty()) continue;
     kernel.schedule = legal[random() % legal.size()];
+    // Few blocks, so that each takes several query tiles of a small problem.
+    if (kernel.schedule.persistent != 0)
+      kernel.schedule.persistent = 1 + static_cast<int>(random() % 3);
     kernel.name = to_string(kernel.problem) + " " + to_string(kernel.schedule);
     out.push_back(std::move(kernel));
   }
