@@ -21,16 +21,14 @@ Slabs slabs(int head_dim) {
 // The compiler gives each thread an equal share at the start, a multiple of 8; what the roles take in
 // the end is at most that, or a consumer waits for ever.
 Registers registers(const Problem& problem, int consumers) {
-  // Walking through block lists, or along a window, takes a producer some more.
-  const bool lists = problem.mask == Mask::Kind::blocks,
-             more = lists || problem.mask == Mask::Kind::window;
   switch (consumers) {
     case 1:
       return {40, 216};  // of two blocks on a multiprocessor
     case 2:
-      return more ? Registers{40, 232} : Registers{24, 240};
+      return {40, 232};
     default:
-      return lists ? Registers{56, 152} : Registers{32, 160};
+      // Walking through block lists takes a producer some more.
+      return problem.mask == Mask::Kind::blocks ? Registers{56, 152} : Registers{32, 160};
   }
 }
 
@@ -50,11 +48,13 @@ Layout layout(const Problem& problem, const Schedule& schedule) {
 }
 
 int consumer_registers(const Problem& problem, const Schedule& schedule) {
-  constexpr int kOther = 28, kDropout = 20, kBlocks = 56, kBoth = 4;
-  const bool blocks = problem.mask == Mask::Kind::blocks;
-  return schedule.tile_kv / 2 + schedule.tile_kv / 4 + problem.head_dim_v / 2 + kOther +
-         (problem.dropout ? kDropout : 0) + (blocks ? kBlocks : 0) +
-         (blocks && problem.dropout ? kBoth : 0);
+  constexpr int kOther = 28, kCausal = 12, kWindow = 20, kDropout = 20, kBlocks = 60;
+  int registers = schedule.tile_kv / 2 + schedule.tile_kv / 4 + problem.head_dim_v / 2 + kOther;
+  if (problem.mask == Mask::Kind::causal) registers += kCausal;
+  if (problem.mask == Mask::Kind::window) registers += kWindow;
+  if (problem.mask == Mask::Kind::blocks) registers += kBlocks;
+  if (problem.dropout) registers += kDropout;
+  return registers;
 }
 
 }  // namespace flashwright::sm90

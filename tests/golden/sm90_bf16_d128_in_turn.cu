@@ -72,8 +72,8 @@ constexpr int kHeadDim = 128;            // of queries and keys
 constexpr int kHeadDimV = 128;           // of values and outputs
 constexpr int kThreads = 128 * (kConsumers + 1);
 constexpr int kBlocksPerSm = 1;         // resident together
-constexpr int kProducerRegisters = 24;  // of each thread
-constexpr int kConsumerRegisters = 240;
+constexpr int kProducerRegisters = 40;  // of each thread
+constexpr int kConsumerRegisters = 232;
 
 constexpr int kElementBytes = 2;  // bf16
 constexpr int kPaddedDim = 128;   // whole tensor core steps
