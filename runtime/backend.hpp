@@ -65,7 +65,7 @@ class Backend {
                                        int device_index) = 0;
 
   // Writes a tensor map of a parameter block. Backends whose kernels have none need no such function.
-  virtual void encode_tensor_map(const TensorMapSpec&, void*) const {
+  virtual void encode_tensor_map(const TensorMapSpec&, void*, int /*device_index*/) {
     throw Error(Status::internal, "tensor maps: this backend has none");
   }
 

@@ -46,12 +46,17 @@ void LoadedKernel::launch(const ResolvedArguments& arguments, void* workspace, v
     values.set_pointer(Param::workspace, workspace);
   }
   alignas(kTensorMapAlignment) unsigned char block[kMaxParamBytes];
+  struct Context {
+    Backend& backend;
+    int device_index;
+  } const context{backend_, arguments.device_index};
   fill_params(
       params_, boxes_, values,
-      [](const TensorMapSpec& spec, void* map, const void* backend) {
-        static_cast<const Backend*>(backend)->encode_tensor_map(spec, map);
+      [](const TensorMapSpec& spec, void* map, const void* given) {
+        const auto& on = *static_cast<const Context*>(given);
+        on.backend.encode_tensor_map(spec, map, on.device_index);
       },
-      &backend_, block);
+      &context, block);
   std::array<StepLaunch, kMaxSteps> steps;
   std::size_t count = 0;
   for (std::size_t i = 0; i < grids_.size(); ++i) {

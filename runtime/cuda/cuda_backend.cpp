@@ -127,7 +127,9 @@ class CudaBackend final : public Backend {
                                int device_index) override;
   void launch(const Module& module, std::span<const StepLaunch> steps, const void* params,
               int device_index, void* stream) override;
-  void encode_tensor_map(const TensorMapSpec& spec, void* map) const override {
+  void encode_tensor_map(const TensorMapSpec& spec, void* map, int device_index) override {
+    // The driver encodes on the host, yet only while a context is current.
+    const DeviceScope scope(usable(), device_index, primary(device_index));
     cuda::encode_tensor_map(usable(), spec, map);
   }
   double time(int device_index, void* stream, const std::function<void()>& run) override;

@@ -28,12 +28,6 @@ int swizzle_value(int bytes) { return bytes == 128 ? 3 : bytes == 64 ? 2 : bytes
 
 }  // namespace
 
-void encode_tensor_map(const TensorMapSpec& spec, void* map) {
-  const Driver* const found = driver();
-  if (found == nullptr) throw Error(Status::unavailable, missing());
-  encode_tensor_map(*found, spec, map);
-}
-
 void encode_tensor_map(const Driver& driver, const TensorMapSpec& spec, void* map) {
   if (const std::string fault = tensor_map_fault(spec); !fault.empty())
     throw Error(Status::bad_argument, "tensor map: " + fault);

@@ -7,11 +7,8 @@
 namespace flashwright::cuda {
 
 // Writes the 128 bytes of a kernel's `TensorMap` to `map`, which is aligned to 64 bytes. What lies
-// outside of the tensor reads as zeros. Throws Error(bad_argument) that says what is wrong with the
-// spec, Error(unavailable) without a driver that can encode maps.
-void encode_tensor_map(const TensorMapSpec& spec, void* map);
-
-// Through another driver table.
+// outside of the tensor reads as zeros. Needs a current context. Throws Error(bad_argument) that
+// says what is wrong with the spec, Error(unavailable) if the driver cannot encode maps.
 void encode_tensor_map(const Driver& driver, const TensorMapSpec& spec, void* map);
 
 }  // namespace flashwright::cuda

@@ -4,7 +4,6 @@
 
 #include "core/expr_parse.hpp"
 #include "runtime/cuda/cuda_backend.hpp"
-#include "runtime/cuda/tensor_map.hpp"
 
 namespace flashwright::conformance {
 namespace {
@@ -50,7 +49,7 @@ Bytes run_on_device(const Case& c, const Source& source, const Binary& binary, i
   if (c.map) {
     TensorMapSpec spec = c.map->spec;
     spec.base = (c.map->of_output ? out.get() : in.get()) + c.map->offset;
-    cuda::encode_tensor_map(spec, params.map);
+    backend.encode_tensor_map(spec, params.map, device);
   }
   const std::unique_ptr<Module> module = backend.load(binary, source.plan, device);
   const std::array<StepLaunch, 1> steps = {{{0, c.blocks}}};

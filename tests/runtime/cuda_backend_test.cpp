@@ -222,6 +222,26 @@ TEST_CASE("the context of the caller is used when it fits, and always restored")
   CHECK(rig.driver.retained == std::map<int, int>{{0, 1}, {1, 1}});
 }
 
+TEST_CASE("tensor maps are encoded whether or not the caller has a context") {
+  Rig rig;
+  TensorMapSpec spec;
+  spec.base = reinterpret_cast<unsigned char*>(4096);
+  spec.rank = 2;
+  spec.shape = {64, 10};
+  spec.stride_bytes = {128};
+  spec.box = {64, 8};
+  spec.swizzle = 128;
+  struct alignas(64) {
+    unsigned char bytes[128];
+  } map{};
+  for (const std::vector<int>& stack : {std::vector<int>{}, {0}, {1}}) {
+    rig.driver.current = stack;
+    rig.backend->encode_tensor_map(spec, &map, 0);
+    CHECK(rig.driver.current == stack);
+  }
+  CHECK(rig.driver.maps.size() == 3);
+}
+
 TEST_CASE("loading is allowed while this thread captures a graph, and leaves its mode alone") {
   Rig rig;
   const auto module = rig.load(0, 0);

@@ -25,10 +25,17 @@ TensorMapSpec some_spec() {
   return spec;
 }
 
+// A driver with a current context, as encoding needs one.
+FakeDriver& fresh_driver() {
+  FakeDriver& fake = FakeDriver::fresh();
+  fake.current = {0};
+  return fake;
+}
+
 }  // namespace
 
 TEST_CASE("a spec reaches the driver value by value") {
-  FakeDriver& fake = FakeDriver::fresh();
+  FakeDriver& fake = fresh_driver();
   Map map{};
   cuda::encode_tensor_map(fake_driver_table(), some_spec(), &map);
   REQUIRE(fake.maps.size() == 1);
@@ -45,7 +52,7 @@ TEST_CASE("a spec reaches the driver value by value") {
 }
 
 TEST_CASE("types and swizzles have the numbers of cuda.h") {
-  FakeDriver& fake = FakeDriver::fresh();
+  FakeDriver& fake = fresh_driver();
   Map map{};
   for (const auto& [dtype, type] :
        {std::pair{DType::fp16, 6}, {DType::fp32, 7}, {DType::bf16, 9}}) {
@@ -65,7 +72,7 @@ TEST_CASE("types and swizzles have the numbers of cuda.h") {
 }
 
 TEST_CASE("what cannot be encoded is said in words, and the driver is not asked") {
-  FakeDriver& fake = FakeDriver::fresh();
+  FakeDriver& fake = fresh_driver();
   Map map{};
   TensorMapSpec spec = some_spec();
   spec.stride_bytes[0] = 100;
@@ -76,7 +83,7 @@ TEST_CASE("what cannot be encoded is said in words, and the driver is not asked"
 }
 
 TEST_CASE("a driver that refuses, and one without tensor maps") {
-  FakeDriver& fake = FakeDriver::fresh();
+  FakeDriver& fake = fresh_driver();
   Map map{};
   fake.fail_at = 1;
   const Error refused =

@@ -298,6 +298,7 @@ Result encode_map(void* map, int type, unsigned rank, void* base, const unsigned
                   int interleave, int swizzle, int promotion, int fill) {
   const Call call("cuTensorMapEncodeTiled");
   if (call.fails()) return call.result();
+  if (call->current.empty()) return call.refuse(kInvalidContext, "no context");
   if (reinterpret_cast<std::uintptr_t>(map) % 64 != 0)
     return call.refuse(kInvalidValue, "map is not aligned to 64 bytes");
   call->maps.push_back({type,
