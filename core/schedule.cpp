@@ -17,6 +17,8 @@ const std::vector<Knob>& knobs() {
       {"lz", &Schedule::lazy_rescale, "lazy_rescale"},
       {"pp", &Schedule::ping_pong, "ping_pong"},
       {"pb", &Schedule::persistent, "persistent"},
+      {"lf", &Schedule::longest_first, "longest_first"},
+      {"qp", &Schedule::query_prefetch, "query_prefetch"},
       {"mk", &Schedule::key_block, "key_block"},
       {"md", &Schedule::dim_block, "dim_block"},
       {"u", &Schedule::unroll, "unroll"},

@@ -17,9 +17,12 @@ struct Schedule {
   int stages = 0;          // GPU: key and value tiles in flight
   int q_in_registers = 0;  // GPU: 1 keeps the query fragments in registers
   int blocks_per_sm = 0;   // GPU: resident blocks asked of the compiler
-  int lazy_rescale = 0;    // GPU: 1 skips the rescaling of the output when no maximum has grown
+  int lazy_rescale = 0;    // GPU: 1 skips the rescaling of the output when no maximum has grown;
+                           // n > 1 when none has grown by more than a factor of 2^n of a weight
   int ping_pong = 0;       // sm90: 1 lets consumers start their products in turn
   int persistent = 0;      // sm90: blocks that take query tiles in turn; 0: a block for each
+  int longest_first = 0;   // sm90: 1 orders the query tiles of many heads by their length
+  int query_prefetch = 0;  // sm90: 1 brings the queries of the next tile while one is computed
   int key_block = 0;       // CPU: keys per register tile of Q K^T
   int dim_block = 0;       // CPU: head dims per register tile of P V
   int unroll = 0;          // CPU: steps of the inner loops in one turn

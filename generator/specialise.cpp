@@ -245,10 +245,13 @@ std::vector<Block> split(const std::vector<Line>& lines) {
 }  // namespace
 
 const std::vector<std::string>& option_names() {
-  static const std::vector<std::string> names = {
-      "FW_FP16",         "FW_BF16",      "FW_FP32",           "FW_MASK",
-      "FW_BLOCKS",       "FW_DROPOUT",   "FW_Q_IN_REGISTERS", "FW_ONE_STAGE",
-      "FW_LAZY_RESCALE", "FW_PING_PONG", "FW_PERSISTENT"};
+  static const std::vector<std::string> names = {"FW_FP16",           "FW_BF16",
+                                                 "FW_FP32",           "FW_MASK",
+                                                 "FW_BLOCKS",         "FW_DROPOUT",
+                                                 "FW_Q_IN_REGISTERS", "FW_ONE_STAGE",
+                                                 "FW_LAZY_RESCALE",   "FW_RESCALE_THRESHOLD",
+                                                 "FW_PING_PONG",      "FW_PERSISTENT",
+                                                 "FW_LONGEST_FIRST",  "FW_WINDOW"};
   return names;
 }
 

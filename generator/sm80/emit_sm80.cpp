@@ -128,17 +128,18 @@ ParamLayout params_for(const Problem& problem) {
 }
 
 Options options_for(const Problem& problem, const Schedule& schedule) {
-  return {{"FW_FP16", problem.dtype == DType::fp16},
-          {"FW_BF16", problem.dtype == DType::bf16},
-          {"FW_FP32", problem.dtype == DType::fp32},
-          {"FW_MASK", problem.mask == Mask::Kind::causal || problem.mask == Mask::Kind::window},
-          {"FW_BLOCKS", problem.mask == Mask::Kind::blocks},
-          {"FW_DROPOUT", problem.dropout},
-          {"FW_Q_IN_REGISTERS", schedule.q_in_registers != 0},
-          {"FW_ONE_STAGE", schedule.stages == 1},
-          {"FW_LAZY_RESCALE", schedule.lazy_rescale != 0},
-          {"FW_PING_PONG", 0},
-          {"FW_PERSISTENT", 0}};
+  Options options;
+  for (const std::string& name : option_names()) options[name] = 0;
+  options["FW_FP16"] = problem.dtype == DType::fp16;
+  options["FW_BF16"] = problem.dtype == DType::bf16;
+  options["FW_FP32"] = problem.dtype == DType::fp32;
+  options["FW_MASK"] = problem.mask == Mask::Kind::causal || problem.mask == Mask::Kind::window;
+  options["FW_BLOCKS"] = problem.mask == Mask::Kind::blocks;
+  options["FW_DROPOUT"] = problem.dropout;
+  options["FW_Q_IN_REGISTERS"] = schedule.q_in_registers != 0;
+  options["FW_ONE_STAGE"] = schedule.stages == 1;
+  options["FW_LAZY_RESCALE"] = schedule.lazy_rescale != 0;
+  return options;
 }
 
 LaunchPlan tiled_plan(const Problem& problem, const Schedule& schedule) {

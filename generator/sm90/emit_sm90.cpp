@@ -20,6 +20,7 @@ std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
       {"constexpr int kTileQ = 64 * kConsumers", "query rows per block"},
       int_constant("kTileKv", schedule.tile_kv, "keys per step"),
       int_constant("kStages", schedule.stages, "key and value tiles in flight"),
+      int_constant("kQueryStages", 1 + schedule.query_prefetch, "query tiles in flight"),
       int_constant("kHeadDim", problem.head_dim, "of queries and keys"),
       int_constant("kHeadDimV", problem.head_dim_v, "of values and outputs"),
       {"constexpr int kThreads = 128 * (kConsumers + 1)", ""},
@@ -41,13 +42,19 @@ std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
       {"constexpr float kLn2 = 0.6931471805599453f", ""},
       {"constexpr float kLargeExponent = 256.0f", "from here on one rounding would show"},
   };
+  if (schedule.longest_first != 0)
+    rows.push_back(
+        {"constexpr u32 kSectionBytes = 32 << 20", "of keys and values, well within L2"});
+  if (schedule.lazy_rescale > 1)
+    rows.push_back({fmt::format("constexpr float kRescaleThreshold = {}.0f", schedule.lazy_rescale),
+                    "weights stay below 2^this"});
   if (schedule.persistent != 0)
     rows.insert(rows.begin() + 2, int_constant("kPersistentBlocks", schedule.persistent,
                                                "that take query tiles in turn"));
   return print_constants(rows);
 }
 
-// Queries of each consumer (later its output), then the stages of keys, then those of values, then the
+// Queries of each consumer (later its output) by stages, then the stages of keys, then those of values, then the
 // barriers.
 std::vector<Line> memory(const Problem& problem, const Schedule& schedule) {
   const Layout sizes = layout(problem, schedule);
@@ -62,7 +69,8 @@ std::vector<Line> memory(const Problem& problem, const Schedule& schedule) {
       int_constant("kValuesStride", (sizes.barriers_offset - sizes.values_offset) / schedule.stages,
                    ""),
       int_constant("kBarriersOffset", sizes.barriers_offset, ""),
-      {"constexpr int kSharedBytes = kBarriersOffset + 8 * (2 + 4 * kStages)", ""},
+      {"constexpr int kBarriers = 2 * kQueryStages * kConsumers + 4 * kStages", ""},
+      {"constexpr int kSharedBytes = kBarriersOffset + 8 * kBarriers", ""},
   });
   lines.push_back({fmt::format("static_assert(kSharedBytes == {}, \"the launch plan says so\");",
                                sizes.smem_bytes),
@@ -103,7 +111,7 @@ ParamLayout params_for(const Problem& problem, const Schedule& schedule) {
        Param::seq_q,
        Param::seq_kv,
        Param::scale_log2});
-  if (schedule.persistent != 0) add({Param::batch});
+  if (schedule.persistent != 0 || schedule.longest_first != 0) add({Param::batch});
   if (problem.mask == Mask::Kind::causal || problem.mask == Mask::Kind::window)
     add({Param::q_position});
   if (problem.mask == Mask::Kind::window) add({Param::window_left, Param::window_right});
@@ -134,7 +142,9 @@ LaunchPlan plan_for(const Problem& problem, const Schedule& schedule) {
           ? fmt::format("query_blocks * ceil_div(block_q, {})", schedule.tile_q)
           : fmt::format("ceil_div(seq_q, {})", schedule.tile_q);
   std::string grid = tiles + " * heads_q * batch";
-  if (schedule.persistent != 0) grid = fmt::format("min({}, {})", grid, schedule.persistent);
+  // More tiles than the kernel counts are refused as a grid too large.
+  if (schedule.persistent != 0)
+    grid = fmt::format("{0} < 2147483648 ? min({0}, {1}) : {0}", grid, schedule.persistent);
   plan.steps.push_back(
       {"fw_forward", 32 * schedule.warps, layout(problem, schedule).smem_bytes, parse_expr(grid)});
   return plan;
@@ -189,6 +199,9 @@ Emission emission(const Problem& problem, const Schedule& schedule) {
   out.options["FW_PERSISTENT"] = schedule.persistent != 0;
   out.options["FW_PING_PONG"] = schedule.ping_pong != 0;
   out.options["FW_LAZY_RESCALE"] = schedule.lazy_rescale != 0;
+  out.options["FW_RESCALE_THRESHOLD"] = schedule.lazy_rescale > 1;
+  out.options["FW_WINDOW"] = problem.mask == Mask::Kind::window;
+  out.options["FW_LONGEST_FIRST"] = schedule.longest_first != 0;
   out.plan = plan_for(problem, schedule);
   std::vector<Line>& printed = out.printed["constants.h"];
   append(printed, constants(problem, schedule));

@@ -23,7 +23,7 @@ void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
                   "produce",
                   s.warps, s.tile_q));
   verdict.one_of("stages", s.stages, {1, 2, 3, 4});
-  verdict.one_of("lazy_rescale", s.lazy_rescale, {0, 1});
+  verdict.one_of("lazy_rescale", s.lazy_rescale, {0, 1, 8});
   verdict.one_of("ping_pong", s.ping_pong, {0, 1});
   verdict.require(s.ping_pong == 0 || s.tile_q > 64,
                   "ping_pong is 1; allowed with one consumer: 0");
@@ -33,6 +33,12 @@ void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
       fmt::format("blocks_per_sm is {}; allowed: 2 with one consumer, else 1", s.blocks_per_sm));
   verdict.require(s.persistent >= 0,
                   fmt::format("persistent is {}; allowed: 0 and more", s.persistent));
+  verdict.one_of("query_prefetch", s.query_prefetch, {0, 1});
+  verdict.require(s.query_prefetch == 0 || s.persistent != 0,
+                  "query_prefetch is 1; allowed where blocks take one query tile: 0");
+  verdict.one_of("longest_first", s.longest_first, {0, 1});
+  verdict.require(s.longest_first == 0 || problem.mask == Mask::Kind::causal,
+                  "longest_first is 1; allowed without a causal mask: 0");
   verdict.require(s.q_in_registers == 0, "q_in_registers is 1; allowed: 0");
   verdict.require(s.key_block == 0 && s.dim_block == 0 && s.unroll == 0,
                   "key_block, dim_block and unroll are knobs of the CPU");

@@ -40,15 +40,16 @@ Layout layout(const Problem& problem, const Schedule& schedule) {
   out.own_bytes = aligned(std::max(out.queries_bytes, kRows * dim_v * kElementBytes));
   out.keys_bytes = schedule.tile_kv * dim * kElementBytes;
   out.values_bytes = schedule.tile_kv * dim_v * kElementBytes;
-  out.keys_offset = out.consumers * out.own_bytes;
+  out.keys_offset = (1 + schedule.query_prefetch) * out.consumers * out.own_bytes;
   out.values_offset = out.keys_offset + schedule.stages * aligned(out.keys_bytes);
   out.barriers_offset = out.values_offset + schedule.stages * aligned(out.values_bytes);
-  out.smem_bytes = out.barriers_offset + 8 * (2 + 4 * schedule.stages);
+  out.smem_bytes = out.barriers_offset +
+                   8 * (2 * (1 + schedule.query_prefetch) * out.consumers + 4 * schedule.stages);
   return out;
 }
 
 int consumer_registers(const Problem& problem, const Schedule& schedule) {
-  constexpr int kOther = 28, kCausal = 12, kWindow = 20, kDropout = 20, kBlocks = 60;
+  constexpr int kOther = 28, kCausal = 4, kWindow = 20, kDropout = 20, kBlocks = 60;
   int registers = schedule.tile_kv / 2 + schedule.tile_kv / 4 + problem.head_dim_v / 2 + kOther;
   if (problem.mask == Mask::Kind::causal) registers += kCausal;
   if (problem.mask == Mask::Kind::window) registers += kWindow;

@@ -4,7 +4,11 @@
 
 // What a row has seen so far.
 struct RowState {
+#if FW_RESCALE_THRESHOLD
+  float max;  // a score not far below the largest, unscaled
+#else
   float max;  // largest score, unscaled
+#endif
   float sum;  // this lane's part of sum(2^(scale_log2 * (score - max)))
 };
 
@@ -74,6 +78,14 @@ __device__ __forceinline__ void subtract_max(float (&scores)[kRowTiles][kKeyTile
   }
 }
 
+#if FW_RESCALE_THRESHOLD
+// What weights are relative to: a new maximum only if it lies so far above the old reference that
+// weights would grow beyond 2^kRescaleThreshold. Otherwise nothing has to be rescaled.
+__device__ __forceinline__ float new_reference(float old, float max, float scale_log2) {
+  return (max - old) * scale_log2 > kRescaleThreshold ? max : old;
+}
+#endif
+
 // Turns scores into weights 2^(scale_log2 * (score - max)) and updates the rows. Returns in
 // `rescale` by what earlier sums and outputs of a row have to be multiplied, as its maximum may
 // have grown. All rows go through each step together: their chains of instructions hide each
@@ -102,6 +114,9 @@ __device__ __forceinline__ void online_softmax(float (&scores)[kRowTiles][kKeyTi
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       max[m][half] = quad_max(max[m][half]);
+#if FW_RESCALE_THRESHOLD
+      max[m][half] = new_reference(rows[m][half].max, max[m][half], scale_log2);
+#endif
       shift[m][half] = max[m][half] == -infinity() ? 0.0f : multiply(max[m][half], scale_log2);
       rescale[m][half] = exp2_approx(multiply(rows[m][half].max, scale_log2) - shift[m][half]);
       large = large || magnitude(shift[m][half]) > kLargeExponent;

@@ -35,6 +35,13 @@ __device__ __forceinline__ u64 tile_descriptor(u32 address, int next_rows, int n
          static_cast<u64>(next_slab >> 4 & 0x3fff) << 16 | (address >> 4 & 0x3fff);
 }
 
+// The same tile some bytes further on. Steps that are known when the kernel is compiled cost one
+// addition: they change the lower word only, as shared memory ends before the sum could overflow.
+__device__ __forceinline__ u64 advance_descriptor(u64 descriptor, int bytes) {
+  const u32 low = static_cast<u32>(descriptor) + (bytes >> 4);
+  return descriptor >> 32 << 32 | low;
+}
+
 // Stores four 8 x 8 matrices of 16-bit elements. Lanes 8i..8i+7 give the addresses of the rows of
 // matrix i; lane l gives the two elements of row l / 4 from column l % 4 * 2 on in r[i].
 __device__ __forceinline__ void store_matrices(u32 address, const u32 (&r)[4]) {

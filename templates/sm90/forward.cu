@@ -30,16 +30,15 @@ __device__ __forceinline__ void produce_tiles(const Params& params, u32 memory) 
   const Barriers barriers = find_barriers(memory);
   Walk walk = {};
 #if FW_PERSISTENT
-  const i64 tiles = count_query_tiles(params);
+  const u32 tiles = count_query_tiles(params);
 #pragma unroll 1
-  for (i64 number = block_index(); number < tiles; number += kPersistentBlocks) {
-    const QueryTile work = query_tile(params, number);
+  for (Turn turn; turn.number() < tiles; turn.next()) {
+    const QueryTile work = query_tile(params, turn.number());
     if constexpr (kByTma) {
       load_tiles(params, work, memory, barriers, walk);
     } else {
       copy_tiles(params, work, memory, barriers, walk);
     }
-    walk.round ^= 1;
   }
 #else
   const QueryTile work = query_tile(params, block_index());
@@ -72,10 +71,13 @@ struct Consumer {
   int group;                  // which of the consumers
   u32 queries, keys, values;  // tiles in shared memory
   Barriers barriers;
+#if FW_PERSISTENT
+  u32 output_sent;  // barrier of the place that the last output leaves from; 0 before there is one
+#endif
   WarpKeys own_keys;
   KeyTiles tiles;
   Walk walk;
-  RingPlace behind;  // the tile whose weights wait for their values
+  RingPlace<kStages> behind;  // the tile whose weights wait for their values
   float scale_log2;
   int first_row;  // of the warp
 #if FW_DROPOUT
@@ -86,11 +88,14 @@ struct Consumer {
   // Before the first query tile.
   __device__ __forceinline__ void start(const Params& params, u32 memory, int own_group) {
     group = own_group;
-    queries = memory + group * kOwnBytes;
+    queries = memory;
     keys = memory + kKeysOffset;
     values = memory + kValuesOffset;
     barriers = find_barriers(memory);
     walk = {};
+#if FW_PERSISTENT
+    output_sent = 0;
+#endif
     scale_log2 = magnitude(params.scale_log2);
 #if FW_DROPOUT
     dropout_key = find_dropout_key(params);
@@ -101,7 +106,10 @@ struct Consumer {
   }
 
   // Before the keys of a query tile.
-  __device__ __forceinline__ void begin(const Params& params, const QueryTile& work) {
+  __device__ __forceinline__ void begin(const Params& params, const QueryTile& work, u32 memory) {
+    const int number = queries_number(walk.queries, group);
+    queries = memory + number * kOwnBytes;
+    wait_barrier(barriers.queries_full + number * 8, walk.queries.parity);
     own_keys.start(params, work, group * 64, 64);
     tiles.start(params, work);
     first_row = work.row_begin + group * 64 + warp_index() % 4 * 16;
@@ -121,16 +129,17 @@ struct Consumer {
   __device__ __forceinline__ void pass_tiles(const Params& params, bool to_the_end) {
     if (tiles.done || (!to_the_end && own_keys.visible(tiles))) return;
     for (; !tiles.done && (to_the_end || !own_keys.visible(tiles)); tiles.advance(params)) {
+#if FW_PING_PONG
+      // First the turn: with one stage, this tile's values come once another has multiplied the last.
+      take_turn(group);
+      pass_turn(group);
+#endif
       if (thread_index() % 128 == 0) {
         wait_barrier(barriers.keys_full + walk.at.stage * 8, walk.at.parity);
         arrive(barriers.keys_empty + walk.at.stage * 8);
         wait_barrier(barriers.values_full + walk.at.stage * 8, walk.at.parity);
         arrive(barriers.values_empty + walk.at.stage * 8);
       }
-#if FW_PING_PONG
-      take_turn(group);
-      pass_turn(group);
-#endif
       walk.at.advance();
     }
     synchronize_named(2 + group, 128);
@@ -195,6 +204,24 @@ struct Consumer {
     tiles.advance(params);
   }
 
+#if FW_PERSISTENT
+  // The last output is on its way; the place it leaves from is that of queries to come.
+  __device__ __forceinline__ void leave_output() {
+    output_sent = barriers.queries_empty + queries_number(walk.queries, group) * 8;
+    walk.queries.advance();
+    if constexpr (kQueryStages == 1) clear_output();  // the next queries wait for it
+  }
+
+  // Lets queries come to where the last output was, once that has left.
+  __device__ __forceinline__ void clear_output() {
+    if (thread_index() % 128 == 0 && output_sent != 0) {
+      wait_stores_read<0>();
+      arrive(output_sent);
+    }
+    output_sent = 0;
+  }
+#endif
+
   // The values behind are in `out`.
   __device__ __forceinline__ void finish_output(float (&out)[kRowTiles][kDimTiles][4]) const {
     wait_products<0>();
@@ -207,15 +234,10 @@ struct Consumer {
 // row, the largest score, the sum of the weights relative to it, and the weighted sum of the
 // values. The values of a tile are multiplied while the next scores become weights.
 __device__ __forceinline__ void consume_tile(Consumer& consumer, const Params& params,
-                                             const QueryTile& work) {
+                                             const QueryTile& work, u32 memory) {
   float out[kRowTiles][kDimTiles][4] = {};
   RowState rows[kRowTiles][2] = {{{-infinity(), 0.0f}, {-infinity(), 0.0f}}};
-  consumer.begin(params, work);
-#if FW_PERSISTENT
-  wait_barrier(consumer.barriers.queries_full, consumer.walk.round);
-#else
-  wait_barrier(consumer.barriers.queries_full, 0);
-#endif
+  consumer.begin(params, work, memory);
   consumer.pass_tiles(params, false);
   if (consumer.has_tile()) {
     float scores[kRowTiles][kKeyTiles][4], rescale[kRowTiles][2];
@@ -223,6 +245,9 @@ __device__ __forceinline__ void consume_tile(Consumer& consumer, const Params& p
     consumer.first_scores(scores);
     consumer.soften(scores, rows, rescale, params, work);
     consumer.advance(weights, scores, params);
+#if FW_PERSISTENT
+    consumer.clear_output();
+#endif
     while (consumer.has_tile()) {
       consumer.next_scores(scores, out, weights);
       consumer.soften(scores, rows, rescale, params, work);
@@ -236,6 +261,9 @@ __device__ __forceinline__ void consume_tile(Consumer& consumer, const Params& p
     consumer.finish_output(out);
   }
   consumer.pass_tiles(params, true);
+#if FW_PERSISTENT
+  consumer.clear_output();
+#endif
   write_output(out, rows, numerator(params), consumer.scale_log2, params, work, consumer.queries,
                consumer.group);
 }
@@ -245,17 +273,15 @@ __device__ __forceinline__ void consume(const Params& params, u32 memory, int gr
   Consumer consumer;
   consumer.start(params, memory, group);
 #if FW_PERSISTENT
-  const i64 tiles = count_query_tiles(params);
-  for (i64 number = block_index(); number < tiles; number += kPersistentBlocks) {
-    consume_tile(consumer, params, query_tile(params, number));
-    // The output has left the place of the queries.
-    synchronize_named(2 + group, 128);
-    release(consumer.barriers.queries_empty);
-    consumer.walk.round ^= 1;
+  const u32 tiles = count_query_tiles(params);
+  for (Turn turn; turn.number() < tiles; turn.next()) {
+    consume_tile(consumer, params, query_tile(params, turn.number()), memory);
+    consumer.leave_output();
   }
 #else
-  consume_tile(consumer, params, query_tile(params, block_index()));
+  consume_tile(consumer, params, query_tile(params, block_index()), memory);
 #endif
+  wait_for_output();
 }
 
 #if FW_PERSISTENT

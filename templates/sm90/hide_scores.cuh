@@ -29,8 +29,13 @@ __device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kKeyTiles
   }
 }
 #else
+#if FW_WINDOW
 // Hides the scores of keys that a row must not see: those before the first and behind the last that
 // it sees. `first_row` is the first of the warp's rows.
+#else
+// Hides the scores of keys behind the last that a row sees. `first_row` is the first of the warp's
+// rows.
+#endif
 __device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kKeyTiles][4],
                                             const Params& params, const QueryTile& work,
                                             const KeyTiles& tiles, int first_row) {
@@ -40,12 +45,19 @@ __device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kKeyTiles
   for (int half = 0; half < 2; ++half) {
     const int row = first_row + lane / 4 + half * 8;
     const KeyRange keys = visible_keys(params, row, row);
-    const int begin = keys.begin - first_key, end = keys.end - first_key;
+#if FW_WINDOW
+    const int begin = keys.begin - first_key;
+#endif
+    const int end = keys.end - first_key;
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i)
-        if (n * 8 + i < begin || n * 8 + i >= end) scores[0][n][2 * half + i] = -infinity();
+      for (int i = 0; i < 2; ++i) {
+#if FW_WINDOW
+        if (n * 8 + i < begin) scores[0][n][2 * half + i] = -infinity();
+#endif
+        if (n * 8 + i >= end) scores[0][n][2 * half + i] = -infinity();
+      }
     }
   }
 }

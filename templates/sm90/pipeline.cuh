@@ -1,13 +1,14 @@
 //~ How producer and consumers of the sm90 family hand tiles to each other.
 
-// A place in the ring of stages, and the parity of the phase that its barriers are in.
+// A place in a ring of kCount stages, and the parity of the phase that its barriers are in.
+template <int kCount>
 struct RingPlace {
   int stage;
   u32 parity;
 
   __device__ __forceinline__ void advance() {
     ++stage;
-    if (stage == kStages) {
+    if (stage == kCount) {
       stage = 0;
       parity ^= 1;
     }
@@ -16,25 +17,22 @@ struct RingPlace {
 
 // Where a role is on its way through the tiles.
 struct Walk {
-  RingPlace at;
-#if FW_PERSISTENT
-  u32 round;  // parity of the query tile
-#endif
+  RingPlace<kStages> at;
+  RingPlace<kQueryStages> queries;
 };
 
-// The mbarriers of a block. Full: the tile has arrived. Empty: all consumers are done with it.
+// The mbarriers of a block, those of the first stage. Full: the tile has arrived. Empty: all who
+// read it are done. Every consumer has queries of its own.
 struct Barriers {
-  u32 queries_full;
-#if FW_PERSISTENT
-  u32 queries_empty;
-#endif
-  u32 keys_full, keys_empty, values_full, values_empty;  // of the first stage
+  u32 queries_full, queries_empty;
+  u32 keys_full, keys_empty, values_full, values_empty;
 
   __device__ __forceinline__ void make() const {
-    init_barrier(queries_full, 1);
-#if FW_PERSISTENT
-    init_barrier(queries_empty, kConsumers);
-#endif
+#pragma unroll
+    for (int i = 0; i < kQueryStages * kConsumers; ++i) {
+      init_barrier(queries_full + i * 8, 1);
+      init_barrier(queries_empty + i * 8, 1);
+    }
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
       init_barrier(keys_full + stage * 8, 1);
@@ -49,14 +47,17 @@ struct Barriers {
 __device__ __forceinline__ Barriers find_barriers(u32 memory) {
   Barriers barriers;
   barriers.queries_full = memory + kBarriersOffset;
-#if FW_PERSISTENT
-  barriers.queries_empty = barriers.queries_full + 8;
-#endif
-  barriers.keys_full = barriers.queries_full + 16;
+  barriers.queries_empty = barriers.queries_full + kQueryStages * kConsumers * 8;
+  barriers.keys_full = barriers.queries_empty + kQueryStages * kConsumers * 8;
   barriers.keys_empty = barriers.keys_full + kStages * 8;
   barriers.values_full = barriers.keys_empty + kStages * 8;
   barriers.values_empty = barriers.values_full + kStages * 8;
   return barriers;
+}
+
+// The queries of a consumer: their number among all, for their place and their barriers.
+__device__ __forceinline__ int queries_number(const RingPlace<kQueryStages>& at, int group) {
+  return at.stage * kConsumers + group;
 }
 
 // One thread of a warpgroup speaks for it: its wait has covered the products of all.

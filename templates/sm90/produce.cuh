@@ -1,19 +1,26 @@
 //~ The producer: it brings queries, keys and values to where the consumers wait for them.
 
-// Starts the copy of the queries of all consumers.
+// Starts the copy of the queries of all consumers, each once its place is empty.
 __device__ __forceinline__ void load_queries(const Params& params, const QueryTile& work,
-                                             u32 memory, const Barriers& barriers) {
-  arrive_expecting(barriers.queries_full, kConsumers * kQueriesBytes);
+                                             u32 memory, const Barriers& barriers, Walk& walk) {
 #pragma unroll 1
-  for (int group = 0; group < kConsumers; ++group)
-    load_boxes<64, kPaddedDim, kSwizzle>(memory + group * kOwnBytes, params.q_map,
-                                         barriers.queries_full, work.row_begin + group * 64,
-                                         work.head, work.batch);
+  for (int group = 0; group < kConsumers; ++group) {
+    const int number = queries_number(walk.queries, group);
+    const u32 full = barriers.queries_full + number * 8;
+#if FW_PERSISTENT
+    wait_barrier(barriers.queries_empty + number * 8, walk.queries.parity ^ 1);
+#endif
+    arrive_expecting(full, kQueriesBytes);
+    load_boxes<64, kPaddedDim, kSwizzle>(memory + number * kOwnBytes, params.q_map, full,
+                                         work.row_begin + group * 64, work.head, work.batch);
+  }
+  walk.queries.advance();
 }
 
 // Starts the copy of a tile of keys and its values, once their stage is empty.
 __device__ __forceinline__ void load_stage(const Params& params, const QueryTile& work, u32 memory,
-                                           const Barriers& barriers, RingPlace& at, int first_key) {
+                                           const Barriers& barriers, RingPlace<kStages>& at,
+                                           int first_key) {
   const int kv_head = work.head / params.group;
   const u32 keys_full = barriers.keys_full + at.stage * 8;
   wait_barrier(barriers.keys_empty + at.stage * 8, at.parity ^ 1);
@@ -36,14 +43,15 @@ __device__ __forceinline__ void load_tiles(const Params& params, const QueryTile
   KeyTiles tiles;
   tiles.start(params, work);
 #if FW_PERSISTENT
-  // The first keys may come while the last output still leaves the place of the queries.
-  if (!tiles.done) {
-    load_stage(params, work, memory, barriers, walk.at, tiles.first);
-    tiles.advance(params);
+  if constexpr (kQueryStages == 1) {
+    // The first keys may come while the last output still leaves the place of the queries.
+    if (!tiles.done) {
+      load_stage(params, work, memory, barriers, walk.at, tiles.first);
+      tiles.advance(params);
+    }
   }
-  wait_barrier(barriers.queries_empty, walk.round ^ 1);
 #endif
-  load_queries(params, work, memory, barriers);
+  load_queries(params, work, memory, barriers, walk);
   for (; !tiles.done; tiles.advance(params))
     load_stage(params, work, memory, barriers, walk.at, tiles.first);
 }
@@ -58,23 +66,26 @@ __device__ __forceinline__ void announce(u32 barrier) {
 // By all threads of the warpgroup.
 __device__ __forceinline__ void copy_tiles(const Params& params, const QueryTile& work, u32 memory,
                                            const Barriers& barriers, Walk& walk) {
-#if FW_PERSISTENT
-  wait_barrier(barriers.queries_empty, walk.round ^ 1);
-#endif
   const int kv_head = work.head / params.group;
   const Element* q = params.q + work.batch * params.q_batch_stride +
                      work.head * params.q_head_stride + work.row_begin * params.q_row_stride;
 #pragma unroll 1
-  for (int group = 0; group < kConsumers; ++group)
+  for (int group = 0; group < kConsumers; ++group) {
+    const int number = queries_number(walk.queries, group);
+#if FW_PERSISTENT
+    wait_barrier(barriers.queries_empty + number * 8, walk.queries.parity ^ 1);
+#endif
     copy_rows<64, kHeadDim, kPaddedDim, kSwizzle>(
-        memory + group * kOwnBytes, q + group * 64 * params.q_row_stride, params.q_row_stride,
+        memory + number * kOwnBytes, q + group * 64 * params.q_row_stride, params.q_row_stride,
         work.row_end - work.row_begin - group * 64);
-  announce(barriers.queries_full);
+    announce(barriers.queries_full + number * 8);
+  }
+  walk.queries.advance();
   const Element* k = params.k + work.batch * params.k_batch_stride + kv_head * params.k_head_stride;
   const Element* v = params.v + work.batch * params.v_batch_stride + kv_head * params.v_head_stride;
   KeyTiles tiles;
   tiles.start(params, work);
-  RingPlace& at = walk.at;
+  RingPlace<kStages>& at = walk.at;
   for (; !tiles.done; tiles.advance(params)) {
     const int rows = params.seq_kv - tiles.first;
     wait_barrier(barriers.keys_empty + at.stage * 8, at.parity ^ 1);

@@ -7,22 +7,26 @@ __device__ __forceinline__ void hold_sums(float (&sums)[kRowTiles][kTiles][4]) {
   hold(reinterpret_cast<float(&)[kTiles * 4]>(sums));
 }
 
+// All lanes know the address; one of them tells the compiler so, which then keeps descriptors where
+// products read them: in uniform registers.
+__device__ __forceinline__ u32 uniform_address(u32 address) { return shuffle(address, 0); }
+
 // Starts scores = Q K^T.
 __device__ __forceinline__ void start_scores(float (&scores)[kRowTiles][kKeyTiles][4], u32 queries,
                                              u32 keys) {
   float(&sums)[kKeyTiles * 4] = reinterpret_cast<float(&)[kKeyTiles * 4]>(scores);
+  const u64 a = tile_descriptor<kSwizzle>(uniform_address(queries), 8 * kSwizzle, 0);
+  const u64 b = tile_descriptor<kSwizzle>(uniform_address(keys), 8 * kSwizzle, 0);
 #pragma unroll
   for (int step = 0; step < kDimSteps; ++step) {
     constexpr int kSteps = kSwizzle / 32;  // of a slab
     const int slab = step / kSteps, offset = step % kSteps * 32;
-    const u64 a =
-        tile_descriptor<kSwizzle>(queries + slab * 64 * kSwizzle + offset, 8 * kSwizzle, 0);
-    const u64 b =
-        tile_descriptor<kSwizzle>(keys + slab * kTileKv * kSwizzle + offset, 8 * kSwizzle, 0);
+    const u64 a_step = advance_descriptor(a, slab * 64 * kSwizzle + offset);
+    const u64 b_step = advance_descriptor(b, slab * kTileKv * kSwizzle + offset);
     if (step == 0) {
-      multiply_first_scores(sums, a, b);
+      multiply_first_scores(sums, a_step, b_step);
     } else {
-      multiply_scores(sums, a, b);
+      multiply_scores(sums, a_step, b_step);
     }
   }
   commit_products();
@@ -33,10 +37,10 @@ __device__ __forceinline__ void start_output(float (&out)[kRowTiles][kDimTiles][
                                              const u32 (&weights)[kRowTiles][kKeySteps][4],
                                              u32 values) {
   float(&sums)[kDimTiles * 4] = reinterpret_cast<float(&)[kDimTiles * 4]>(out);
+  const u64 b =
+      tile_descriptor<kSwizzleV>(uniform_address(values), 8 * kSwizzleV, kTileKv * kSwizzleV);
 #pragma unroll
   for (int step = 0; step < kKeySteps; ++step)
-    multiply_output(sums, weights[0][step],
-                    tile_descriptor<kSwizzleV>(values + step * 16 * kSwizzleV, 8 * kSwizzleV,
-                                               kTileKv * kSwizzleV));
+    multiply_output(sums, weights[0][step], advance_descriptor(b, step * 16 * kSwizzleV));
   commit_products();
 }

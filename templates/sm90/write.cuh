@@ -1,6 +1,7 @@
 //~ The end of a consumer: its 64 rows of the output, and their LSE.
 
-// Writes the rows through shared memory, where the queries were.
+// Writes the rows through shared memory, where the queries were. The copy runs until
+// wait_for_output().
 __device__ __forceinline__ void store_rows(const float (&out)[kRowTiles][kDimTiles][4],
                                            const float (&factor)[2], const Params& params,
                                            const QueryTile& work, u32 tile, int group) {
@@ -18,15 +19,19 @@ __device__ __forceinline__ void store_rows(const float (&out)[kRowTiles][kDimTil
   }
   fence_async_shared();
   synchronize_named(2 + group, 128);
-  if (warp_index() % 4 == 0 && elect_lane()) {
+  if (thread_index() % 128 == 0) {
     constexpr int kSlab = kSwizzleV / 2;
 #pragma unroll
     for (int column = 0; column < kPaddedDimV; column += kSlab)
       store_box(params.o_map, tile + column / kSlab * 64 * kSwizzleV, column,
                 work.row_begin + group * 64, work.head, work.batch);
     commit_stores();
-    wait_stores_read<0>();
   }
+}
+
+// The output has left shared memory. The thread that stored it knows.
+__device__ __forceinline__ void wait_for_output() {
+  if (thread_index() % 128 == 0) wait_stores_read<0>();
 }
 
 // Writes the rows element by element: rows that start anywhere, or that end before the tile does.

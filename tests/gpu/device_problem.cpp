@@ -173,13 +173,15 @@ void launch(const KernelSpec& spec, const Config& config, const Arguments& argum
 }
 
 std::string run_and_judge(HostProblem& host, const KernelSpec& spec, std::int64_t max_rows) {
+  const std::string what =
+      to_string(spec.problem) + " " + to_string(host.shape) + " " + to_string(spec.schedule);
+  if (std::getenv("FW_GPU_PROGRESS") != nullptr)  // the last line tells which launch hangs
+    std::clog << what << ", rows of q " << host.arguments.q.stride[1] << " apart" << std::endl;
   DeviceCall call(host);
   launch(spec, host.config, call.arguments());
   call.fetch();
   const std::string fault = host.fault(spec.problem, max_rows);
-  if (fault.empty()) return {};
-  return to_string(spec.problem) + " " + to_string(host.shape) + " " + to_string(spec.schedule) +
-         ": " + fault;
+  return fault.empty() ? fault : what + ": " + fault;
 }
 
 }  // namespace flashwright::testing

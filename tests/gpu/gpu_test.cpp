@@ -1,6 +1,6 @@
 // A kernel family on a real GPU against the double-precision reference: sm80, or with FW_GPU_FAMILY=sm90
 // that one. Without a GPU every test case is skipped by name. FW_GPU_SMALL=1 keeps the matrix small enough
-// for compute-sanitizer.
+// for compute-sanitizer. FW_GPU_PROGRESS=1 names each random problem before its launch.
 #include <cstdlib>
 #include <cstring>
 #include <limits>
