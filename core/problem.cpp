@@ -91,6 +91,7 @@ std::string to_string(const Problem& problem) {
   if (problem.head_dim_v != problem.head_dim) text += fmt::format("/{}", problem.head_dim_v);
   text += fmt::format(" {}", to_string(problem.mask));
   if (problem.dropout) text += " dropout";
+  if (problem.negative_scale) text += " negative scale";
   if (problem.algorithm == Algorithm::unfused) text += " unfused";
   return text + " " + to_string(problem.target);
 }
@@ -135,6 +136,8 @@ Problem normalise(const Config& config, const Target& target) {
   problem.head_dim_v = config.head_dim_v == 0 ? config.head_dim : config.head_dim_v;
   problem.mask = config.mask.kind;
   problem.dropout = config.dropout > 0;
+  problem.negative_scale =
+      target.backend == BackendKind::cuda && config.softmax_scale.value_or(1) < 0;
   problem.target = target;
   return problem;
 }

@@ -27,6 +27,7 @@ struct Problem {
   Mask::Kind mask = Mask::Kind::none;
   bool dropout = false;
   Target target;
+  bool negative_scale = false;  // GPU: the smallest score has the largest weight
 
   std::strong_ordering operator<=>(const Problem&) const = default;
   bool operator==(const Problem&) const = default;

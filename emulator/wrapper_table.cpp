@@ -56,6 +56,9 @@ constexpr Wrapper kWrappers[] = {
      "inline float exp2_approx(float x, " LINE ") { return fw_emulator->exp2(" SEEN(x) "); }"},
     {"log2_approx", "\"lg2.approx.f32 %0, %1;\"",
      "inline float log2_approx(float x, " LINE ") { return fw_emulator->log2(" SEEN(x) "); }"},
+    {"reciprocal_approx", "\"rcp.approx.ftz.f32 %0, %1;\"",
+     "inline float reciprocal_approx(float x, " LINE
+     ") { return fw_emulator->reciprocal(" SEEN(x) "); }"},
     {"float_bits", "\"mov.b32 %0, %1;\"",
      "inline u32 float_bits(float value, " LINE ") { return fw_bits(" SEEN(value) "); }"},
     {"bits_float", "\"mov.b32 %0, %1;\"",

@@ -191,6 +191,13 @@ float exp2_flushed(float x) {
   return value < 0x1p-126f ? 0.0f : one_nan(value);
 }
 
+float reciprocal_flushed(float x) {
+  const auto flushed = [](float v) {
+    return std::fabs(v) < 0x1p-126f ? std::copysign(0.0f, v) : v;
+  };
+  return one_nan(flushed(1 / flushed(x)));
+}
+
 constexpr FwEmulator kInterface = {
     2,
     [] { return here().thread_in_block(); },
@@ -257,6 +264,7 @@ constexpr FwEmulator kInterface = {
     [](float a, float b, float c) { return one_nan(std::fma(a, b, c)); },
     &exp2_flushed,
     [](float x) { return one_nan(std::log2(x)); },
+    &reciprocal_flushed,
     [](float value) {
       constexpr unsigned short kHalfNan = 0x7fff;
       return std::isnan(value) ? kHalfNan : static_cast<unsigned short>(float_to_half(value));

@@ -251,7 +251,8 @@ const std::vector<std::string>& option_names() {
                                                  "FW_Q_IN_REGISTERS", "FW_ONE_STAGE",
                                                  "FW_LAZY_RESCALE",   "FW_RESCALE_THRESHOLD",
                                                  "FW_PING_PONG",      "FW_PERSISTENT",
-                                                 "FW_LONGEST_FIRST",  "FW_WINDOW"};
+                                                 "FW_LONGEST_FIRST",  "FW_WINDOW",
+                                                 "FW_NEGATIVE_SCALE"};
   return names;
 }
 

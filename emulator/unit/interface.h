@@ -77,6 +77,7 @@ struct FwEmulator {
   float (*fused_multiply_add)(float a, float b, float c);
   float (*exp2)(float x);
   float (*log2)(float x);
+  float (*reciprocal)(float x);
   unsigned short (*float_to_half)(float value);
   float (*half_to_float)(unsigned short bits);
 };

@@ -136,6 +136,7 @@ Options options_for(const Problem& problem, const Schedule& schedule) {
   options["FW_MASK"] = problem.mask == Mask::Kind::causal || problem.mask == Mask::Kind::window;
   options["FW_BLOCKS"] = problem.mask == Mask::Kind::blocks;
   options["FW_DROPOUT"] = problem.dropout;
+  options["FW_NEGATIVE_SCALE"] = problem.negative_scale;
   options["FW_Q_IN_REGISTERS"] = schedule.q_in_registers != 0;
   options["FW_ONE_STAGE"] = schedule.stages == 1;
   options["FW_LAZY_RESCALE"] = schedule.lazy_rescale != 0;

@@ -66,9 +66,10 @@ std::vector<Line> memory(const Problem& problem, const Schedule& schedule) {
       int_constant("kKeysOffset", sizes.keys_offset, "multiples of 1024"),
       int_constant("kKeysStride", (sizes.values_offset - sizes.keys_offset) / schedule.stages, ""),
       int_constant("kValuesOffset", sizes.values_offset, ""),
-      int_constant("kValuesStride", (sizes.barriers_offset - sizes.values_offset) / schedule.stages,
+      int_constant("kValuesStride", (sizes.work_offset - sizes.values_offset) / schedule.stages,
                    ""),
-      int_constant("kBarriersOffset", sizes.barriers_offset, ""),
+      int_constant("kWorkOffset", sizes.work_offset, "which query tiles those are"),
+      {"constexpr int kBarriersOffset = kWorkOffset + 16 * kQueryStages", ""},
       {"constexpr int kBarriers = 2 * kQueryStages * kConsumers + 4 * kStages", ""},
       {"constexpr int kSharedBytes = kBarriersOffset + 8 * kBarriers", ""},
   });
@@ -196,6 +197,7 @@ Emission emission(const Problem& problem, const Schedule& schedule) {
   out.options["FW_MASK"] = problem.mask == Mask::Kind::causal || problem.mask == Mask::Kind::window;
   out.options["FW_BLOCKS"] = problem.mask == Mask::Kind::blocks;
   out.options["FW_DROPOUT"] = problem.dropout;
+  out.options["FW_NEGATIVE_SCALE"] = problem.negative_scale;
   out.options["FW_PERSISTENT"] = schedule.persistent != 0;
   out.options["FW_PING_PONG"] = schedule.ping_pong != 0;
   out.options["FW_LAZY_RESCALE"] = schedule.lazy_rescale != 0;

@@ -43,6 +43,8 @@ Layout layout(const Problem& problem, const Schedule& schedule) {
   out.keys_offset = (1 + schedule.query_prefetch) * out.consumers * out.own_bytes;
   out.values_offset = out.keys_offset + schedule.stages * aligned(out.keys_bytes);
   out.barriers_offset = out.values_offset + schedule.stages * aligned(out.values_bytes);
+  out.work_offset = out.barriers_offset;
+  out.barriers_offset += 16 * (1 + schedule.query_prefetch);
   out.smem_bytes = out.barriers_offset +
                    8 * (2 * (1 + schedule.query_prefetch) * out.consumers + 4 * schedule.stages);
   return out;

@@ -24,6 +24,7 @@ __device__ __forceinline__ float quad_sum(float value) {
   return value + shuffle_xor(value, 2);
 }
 
+#if FW_NEGATIVE_SCALE
 // Changes the sign of all scores.
 __device__ __forceinline__ void negate(float (&scores)[kRowTiles][kKeyTiles][4]) {
 #pragma unroll
@@ -35,6 +36,7 @@ __device__ __forceinline__ void negate(float (&scores)[kRowTiles][kKeyTiles][4])
     }
   }
 }
+#endif
 
 // Hides the scores of keys that a row must not see. `first_row` is the first of the warp's rows.
 __device__ __forceinline__ void mask_scores(float (&scores)[kRowTiles][kKeyTiles][4],

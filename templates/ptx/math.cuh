@@ -35,6 +35,12 @@ __device__ __forceinline__ float exp2_approx(float x) {
 }
 
 // log2(x) with an absolute error below 2^-22 near 1 and a relative one elsewhere.
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float value;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
+  return value;
+}
+
 __device__ __forceinline__ float log2_approx(float x) {
   float value;
   asm("lg2.approx.f32 %0, %1;" : "=f"(value) : "f"(x));

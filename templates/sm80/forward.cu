@@ -127,7 +127,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
 
   WarpKeys warp_keys;
   warp_keys.start(params, work, warp_row, 16 * kRowTiles);
-  const float scale_log2 = magnitude(params.scale_log2);
+#if FW_NEGATIVE_SCALE
+  const float scale_log2 = -params.scale_log2;  // and negated scores
+#else
+  const float scale_log2 = params.scale_log2;
+#endif
 #if FW_DROPOUT
   const u64 dropout_key = find_dropout_key(params);
   const u32 dropout_head = static_cast<u32>(work.batch) * params.heads_q + work.head;
@@ -174,7 +178,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     float scores[kRowTiles][kKeyTiles][4] = {};
     multiply_queries_keys(scores, warp_queries, key_address<kHeadDim>(tile_keys));
 #endif
-    if (params.scale_log2 < 0.0f) negate(scores);
+#if FW_NEGATIVE_SCALE
+    negate(scores);
+#endif
     if (warp_keys.needs_test(tiles))
       mask_scores(scores, params, work, tiles, work.row_begin + warp_row);
     float rescale[kRowTiles][2];

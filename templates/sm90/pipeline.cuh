@@ -60,6 +60,26 @@ __device__ __forceinline__ int queries_number(const RingPlace<kQueryStages>& at,
   return at.stage * kConsumers + group;
 }
 
+constexpr int kNoTile = -1;  // instead of a number in the batch
+
+// The producer finds out which query tile comes next and tells the consumers beside its queries: that
+// takes divisions, each of them a long chain of instructions.
+__device__ __forceinline__ void tell_work(u32 memory, const RingPlace<kQueryStages>& at,
+                                          const QueryTile& work) {
+  const u32 place = memory + kWorkOffset + at.stage * 16;
+  store_shared_u32(place, work.batch);
+  store_shared_u32(place + 4, work.head);
+  store_shared_u32(place + 8, work.row_begin);
+  store_shared_u32(place + 12, work.row_end);
+}
+
+// Once the queries are full.
+__device__ __forceinline__ QueryTile told_work(u32 memory, int stage) {
+  const Bytes16 words = load_shared_16(memory + kWorkOffset + stage * 16);
+  return {static_cast<int>(words.word[0]), static_cast<int>(words.word[1]),
+          static_cast<int>(words.word[2]), static_cast<int>(words.word[3])};
+}
+
 // One thread of a warpgroup speaks for it: its wait has covered the products of all.
 __device__ __forceinline__ void release(u32 barrier) {
   if (thread_index() % 128 == 0) arrive(barrier);

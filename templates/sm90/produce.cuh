@@ -1,15 +1,36 @@
 //~ The producer: it brings queries, keys and values to where the consumers wait for them.
 
-// Starts the copy of the queries of all consumers, each once its place is empty.
+#if FW_PERSISTENT
+// Until the places of the next queries, of all consumers, are empty.
+__device__ __forceinline__ void wait_for_places(const Barriers& barriers,
+                                                const RingPlace<kQueryStages>& at) {
+#pragma unroll 1
+  for (int group = 0; group < kConsumers; ++group)
+    wait_barrier(barriers.queries_empty + queries_number(at, group) * 8, at.parity ^ 1);
+}
+
+// No query tile is left.
+__device__ __forceinline__ void tell_end(u32 memory, const Barriers& barriers,
+                                         const RingPlace<kQueryStages>& at) {
+  wait_for_places(barriers, at);
+  tell_work(memory, at, {kNoTile, 0, 0, 0});
+#pragma unroll 1
+  for (int group = 0; group < kConsumers; ++group)
+    arrive(barriers.queries_full + queries_number(at, group) * 8);
+}
+#endif
+
+// Starts the copy of the queries of all consumers.
 __device__ __forceinline__ void load_queries(const Params& params, const QueryTile& work,
                                              u32 memory, const Barriers& barriers, Walk& walk) {
+#if FW_PERSISTENT
+  wait_for_places(barriers, walk.queries);
+#endif
+  tell_work(memory, walk.queries, work);
 #pragma unroll 1
   for (int group = 0; group < kConsumers; ++group) {
     const int number = queries_number(walk.queries, group);
     const u32 full = barriers.queries_full + number * 8;
-#if FW_PERSISTENT
-    wait_barrier(barriers.queries_empty + number * 8, walk.queries.parity ^ 1);
-#endif
     arrive_expecting(full, kQueriesBytes);
     load_boxes<64, kPaddedDim, kSwizzle>(memory + number * kOwnBytes, params.q_map, full,
                                          work.row_begin + group * 64, work.head, work.batch);
@@ -69,12 +90,13 @@ __device__ __forceinline__ void copy_tiles(const Params& params, const QueryTile
   const int kv_head = work.head / params.group;
   const Element* q = params.q + work.batch * params.q_batch_stride +
                      work.head * params.q_head_stride + work.row_begin * params.q_row_stride;
+#if FW_PERSISTENT
+  wait_for_places(barriers, walk.queries);
+#endif
+  if (thread_index() % 128 == 0) tell_work(memory, walk.queries, work);
 #pragma unroll 1
   for (int group = 0; group < kConsumers; ++group) {
     const int number = queries_number(walk.queries, group);
-#if FW_PERSISTENT
-    wait_barrier(barriers.queries_empty + number * 8, walk.queries.parity ^ 1);
-#endif
     copy_rows<64, kHeadDim, kPaddedDim, kSwizzle>(
         memory + number * kOwnBytes, q + group * 64 * params.q_row_stride, params.q_row_stride,
         work.row_end - work.row_begin - group * 64);

@@ -30,58 +30,131 @@ __device__ __forceinline__ QueryTile make_query_tile(const Params& params, u32 h
 }
 
 #if FW_LONGEST_FIRST
-// The longest tiles of many heads come first, so that blocks end together. How many heads: as many
-// as have their keys and values in L2 side by side. Two tiles of a head stay next to each other:
-// their blocks share a path to L2 and read the same keys.
-__device__ __forceinline__ QueryTile query_tile(const Params& params, u32 number) {
+// Heads whose keys and values stay in L2 side by side, query tiles of all of which are ordered by
+// length, the longest first. Two tiles of a head stay next to each other: their blocks share a path
+// to L2 and read the same keys.
+struct Section {
+  u32 first_head, heads;
+  u32 tiles;  // of a head
+
+  __device__ __forceinline__ u32 count() const { return heads * tiles; }
+
+  __device__ __forceinline__ QueryTile query_tile(const Params& params, u32 number) const {
+    const u32 pair = number / (2 * heads);
+    const u32 place = number - pair * 2 * heads;
+    const u32 together = 2 * pair + 1 < tiles ? 2 : 1;
+    return make_query_tile(params, first_head + place / together,
+                           tiles - 1 - 2 * pair - place % together);
+  }
+};
+
+// How many heads a section has, the last one perhaps excepted.
+__device__ __forceinline__ u32 section_heads(const Params& params) {
   constexpr u32 kKeys = kSectionBytes / ((kHeadDim + kHeadDimV) * kElementBytes);
-  const u32 all_heads = static_cast<u32>(params.heads_q) * params.batch;
-  const u32 quotient = kKeys / (static_cast<u32>(params.seq_kv) + 1);  // of at least one key
-  const u32 fitting = quotient > 1 ? quotient : 1;
-  const u32 section_heads = fitting < all_heads / params.group ? fitting * params.group : all_heads;
-  const u32 tiles = query_tiles_per_head(params);
-  const u32 first_head = number / (tiles * section_heads) * section_heads;
-  const u32 heads = all_heads - first_head < section_heads ? all_heads - first_head : section_heads;
-  const u32 rest = number - first_head * tiles;
-  const u32 pair = rest / (2 * heads);
-  const u32 place = rest - pair * 2 * heads;
-  const u32 together = 2 * pair + 1 < tiles ? 2 : 1;
-  return make_query_tile(params, first_head + place / together,
-                         tiles - 1 - 2 * pair - place % together);
+  const u32 fitting = kKeys / (static_cast<u32>(params.seq_kv) + 1);  // of at least one key
+  const u32 all = static_cast<u32>(params.heads_q) * params.batch;
+  const u32 heads = (fitting > 1 ? fitting : 1) * params.group;
+  return heads < all ? heads : all;
 }
-#else
-// Those of a head are next to each other, so that blocks which run at the same time read the same
-// keys. The last tile comes first: under a causal mask it is the longest.
-__device__ __forceinline__ QueryTile query_tile(const Params& params, u32 number) {
-  const u32 tiles = query_tiles_per_head(params);
-  return make_query_tile(params, number / tiles, tiles - 1 - number % tiles);
+
+__device__ __forceinline__ Section make_section(const Params& params, u32 first_head, u32 heads) {
+  const u32 left = static_cast<u32>(params.heads_q) * params.batch - first_head;
+  return {first_head, heads < left ? heads : left, query_tiles_per_head(params)};
 }
 #endif
 
 #if FW_PERSISTENT
-// The query tiles that a block takes, one in each round.
-struct Turn {
-  u32 first = static_cast<u32>(block_index());  // of the round
 #if FW_LONGEST_FIRST
-  // In every second round the order of the blocks is reversed: who got a longer tile than others
-  // gets a shorter one next.
-  bool reversed = false;
+// The query tiles that a block takes: section by section, and there one in each round. In every
+// second round the order of the blocks is reversed: who got a longer tile than others gets a
+// shorter one next. In each section another block is the first.
+struct Turn {
+  static constexpr u32 kRotation = 38;  // even, for the pairs
+  u32 heads;                            // of a section
+  u32 place;                            // of this block
+  u32 round;                            // first number in the section
+  bool reversed;
+  bool exists;
+  Section section;
+  QueryTile work;
 
-  __device__ __forceinline__ u32 number() const {
-    return reversed ? first + kPersistentBlocks - 1 - 2 * static_cast<u32>(block_index()) : first;
+  __device__ __forceinline__ explicit Turn(const Params& params) {
+    heads = section_heads(params);
+    place = static_cast<u32>(block_index());
+    round = 0;
+    reversed = false;
+    section = make_section(params, 0, heads);
+    find(params);
   }
-  __device__ __forceinline__ void next() {
-    first += kPersistentBlocks;
+
+  __device__ __forceinline__ void next(const Params& params) {
+    round += kPersistentBlocks;
     reversed = !reversed;
+    find(params);
   }
-#else
-  __device__ __forceinline__ u32 number() const { return first; }
-  __device__ __forceinline__ void next() { first += kPersistentBlocks; }
-#endif
-};
 
-// Query tiles of all heads.
-__device__ __forceinline__ u32 count_query_tiles(const Params& params) {
-  return query_tiles_per_head(params) * params.heads_q * params.batch;
+  // A round may end before it comes to this block.
+  __device__ __forceinline__ void find(const Params& params) {
+    while (true) {
+      const u32 number = round + (reversed ? kPersistentBlocks - 1 - place : place);
+      exists = number < section.count();
+      if (exists) {
+        work = section.query_tile(params, number);
+        return;
+      }
+      round += kPersistentBlocks;
+      reversed = !reversed;
+      if (round < section.count()) continue;
+      const u32 first_head = section.first_head + section.heads;
+      if (first_head >= static_cast<u32>(params.heads_q) * params.batch) return;
+      section = make_section(params, first_head, heads);
+      place = (place + kRotation) % kPersistentBlocks;
+      round = 0;
+      reversed = false;
+    }
+  }
+};
+#else
+// The query tiles that a block takes. Those of a head are next to each other, so that blocks which
+// run at the same time read the same keys.
+struct Turn {
+  u32 number, tiles;
+  bool exists;
+  QueryTile work;
+
+  __device__ __forceinline__ explicit Turn(const Params& params) {
+    number = static_cast<u32>(block_index());
+    tiles = query_tiles_per_head(params);
+    find(params);
+  }
+
+  __device__ __forceinline__ void next(const Params& params) {
+    number += kPersistentBlocks;
+    find(params);
+  }
+
+  __device__ __forceinline__ void find(const Params& params) {
+    exists = number < tiles * params.heads_q * params.batch;
+    if (exists) work = make_query_tile(params, number / tiles, tiles - 1 - number % tiles);
+  }
+};
+#endif
+#elif FW_LONGEST_FIRST
+// The query tile of this block.
+__device__ __forceinline__ QueryTile find_work(const Params& params) {
+  const u32 number = static_cast<u32>(block_index());
+  const u32 heads = section_heads(params);
+  const u32 first_head = number / (heads * query_tiles_per_head(params)) * heads;
+  const Section section = make_section(params, first_head, heads);
+  return section.query_tile(params, number - first_head * section.tiles);
+}
+#else
+// The query tile of this block. Those of a head are next to each other, so that blocks which run at
+// the same time read the same keys. The last tile comes first: under a causal mask it is the
+// longest.
+__device__ __forceinline__ QueryTile find_work(const Params& params) {
+  const u32 number = static_cast<u32>(block_index());
+  const u32 tiles = query_tiles_per_head(params);
+  return make_query_tile(params, number / tiles, tiles - 1 - number % tiles);
 }
 #endif

@@ -1,10 +1,8 @@
 //~ The end of a consumer: its 64 rows of the output, and their LSE.
 
-// Writes the rows through shared memory, where the queries were. The copy runs until
-// wait_for_output().
-__device__ __forceinline__ void store_rows(const float (&out)[kRowTiles][kDimTiles][4],
-                                           const float (&factor)[2], const Params& params,
-                                           const QueryTile& work, u32 tile, int group) {
+// Lays the rows down where the queries were.
+__device__ __forceinline__ void lay_down(const float (&out)[kRowTiles][kDimTiles][4],
+                                         const float (&factor)[2], u32 tile) {
   const int lane = lane_index();
   const int row = warp_index() % 4 * 16 + lane % 16;
 #pragma unroll
@@ -17,16 +15,18 @@ __device__ __forceinline__ void store_rows(const float (&out)[kRowTiles][kDimTil
                              out[0][n + i / 2][i % 2 * 2 + 1] * factor[i % 2]);
     store_matrices(element_address<64, kSwizzleV>(tile, row, n * 8 + lane / 16 * 8), words);
   }
-  fence_async_shared();
-  synchronize_named(2 + group, 128);
-  if (thread_index() % 128 == 0) {
-    constexpr int kSlab = kSwizzleV / 2;
-#pragma unroll
-    for (int column = 0; column < kPaddedDimV; column += kSlab)
-      store_box(params.o_map, tile + column / kSlab * 64 * kSwizzleV, column,
-                work.row_begin + group * 64, work.head, work.batch);
-    commit_stores();
-  }
+}
+
+// One thread sends the rows by TMA. The copy runs until wait_for_output().
+__device__ __forceinline__ void send_rows(const Params& params, const QueryTile& work, u32 tile,
+                                          int group) {
+  if (thread_index() % 128 != 0) return;
+  constexpr int kSlab = kSwizzleV / 2;
+#pragma unroll 1
+  for (int column = 0; column < kPaddedDimV; column += kSlab)
+    store_box(params.o_map, tile + column / kSlab * 64 * kSwizzleV, column,
+              work.row_begin + group * 64, work.head, work.batch);
+  commit_stores();
 }
 
 // The output has left shared memory. The thread that stored it knows.
@@ -34,23 +34,19 @@ __device__ __forceinline__ void wait_for_output() {
   if (thread_index() % 128 == 0) wait_stores_read<0>();
 }
 
-// Writes the rows element by element: rows that start anywhere, or that end before the tile does.
-__device__ __forceinline__ void store_elements(const float (&out)[kRowTiles][kDimTiles][4],
-                                               const float (&factor)[2], const Params& params,
-                                               const QueryTile& work, int first_row) {
-  const int lane = lane_index();
+// All threads copy the rows element by element: rows that start anywhere, or that end before the
+// tile does.
+__device__ __forceinline__ void copy_out(const Params& params, const QueryTile& work, u32 tile,
+                                         int group) {
+  const int first_row = work.row_begin + group * 64;
   Element* target =
       params.o + work.batch * params.o_batch_stride + work.head * params.o_head_stride;
-#pragma unroll
-  for (int n = 0; n < kDimTiles; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const i64 row = first_row + lane / 4 + i / 2 * 8;
-      const int column = n * 8 + lane % 4 * 2 + i % 2;
-      if (row < work.row_end)
-        store_global(target + row * params.o_row_stride + column,
-                     to_element(out[0][n][i] * factor[i / 2]));
-    }
+#pragma unroll 1
+  for (int i = thread_index() % 128; i < 64 * kHeadDimV; i += 128) {
+    const int row = i / kHeadDimV, column = i % kHeadDimV;
+    if (first_row + row < work.row_end)
+      store_global(target + (first_row + row) * params.o_row_stride + column,
+                   load_shared_u16(element_address<64, kSwizzleV>(tile, row, column)));
   }
 }
 
@@ -67,7 +63,7 @@ __device__ __forceinline__ void write_output(const float (&out)[kRowTiles][kDimT
   for (int half = 0; half < 2; ++half) {
     const float sum = quad_sum(rows[0][half].sum);
     const bool empty = sum == 0.0f;  // no visible key; a NaN is not empty
-    factor[half] = empty ? 0.0f : numerator / sum;
+    factor[half] = empty ? 0.0f : numerator * reciprocal_approx(sum);
     const int row = first_row + half * 8 + lane / 4;
     if (params.lse != nullptr && lane % 4 == 0 && row < work.row_end) {
       const float log2_sum = fused_multiply_add(rows[0][half].max, scale_log2, log2_approx(sum));
@@ -76,11 +72,17 @@ __device__ __forceinline__ void write_output(const float (&out)[kRowTiles][kDimT
                    empty ? -infinity() : log2_sum * kLn2);
     }
   }
+  lay_down(out, factor, tile);
   // TMA leaves out what lies behind the end of the tensor, but not what another block computes.
   const bool whole = work.row_begin + group * 64 + 64 <= work.row_end;
-  if (params.aligned && (whole || work.row_end == params.seq_q)) {
-    store_rows(out, factor, params, work, tile, group);
+  const bool by_tma = params.aligned && (whole || work.row_end == params.seq_q);
+  if (by_tma) fence_async_shared();
+  synchronize_named(2 + group, 128);
+  if (by_tma) {
+    send_rows(params, work, tile, group);
   } else {
-    store_elements(out, factor, params, work, first_row);
+    copy_out(params, work, tile, group);
+    fence_async_shared();  // the next to write there may be TMA
+    synchronize_named(2 + group, 128);
   }
 }

@@ -272,6 +272,31 @@ Case logarithms() {
   return c;
 }
 
+// Subnormal numbers count as zeros.
+Case reciprocals() {
+  Words in = random_words(9, 1000);
+  for (const double value : random_fractions(10, 1000))
+    in.push_back(bits_of(static_cast<float>(1 + 4096 * std::fabs(value))));
+  for (int exponent = -149; exponent < 128; exponent += 3)
+    in.push_back(bits_of(std::ldexp(1.0f, exponent)));
+  std::erase_if(in, is_nan);
+  for (const std::uint32_t bits : interesting_floats()) in.push_back(bits);
+  Case c = map_case("reciprocal", "reciprocal_approx", in.size(),
+                    "  output_float(params, i, reciprocal_approx(input_float(params, i)));\n");
+  Words out;
+  for (const std::uint32_t bits : in) {
+    const double value = float_of(bits);
+    const bool subnormal = std::fabs(value) < 0x1p-126;
+    const double exact = 1 / (subnormal ? std::copysign(0.0, value) : value);
+    const bool tiny = std::fabs(exact) < 0x1p-126;
+    out.push_back(bits_of(static_cast<float>(tiny ? std::copysign(0.0, value) : exact)));
+    c.bound.push_back(tiny || std::isinf(exact) ? 0 : std::fabs(exact) * kApproximation);
+  }
+  c.input = bytes_of(in);
+  c.expected = bytes_of(out);
+  return c;
+}
+
 Case approximated_nan() {
   Words in = interesting_nans();
   for (const float negative : {-1.0f, -0x1p-140f, -HUGE_VALF}) in.push_back(bits_of(negative));
@@ -311,6 +336,7 @@ std::vector<Case> math_cases() {
                              rounded_tf32(true),
                              powers(),
                              logarithms(),
+                             reciprocals(),
                              approximated_nan()};
   for (Case& c : cases)
     if (c.output.empty()) c.output = untouched(c.expected.size());

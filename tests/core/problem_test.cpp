@@ -160,10 +160,11 @@ TEST_CASE("the canonical text tells Problems apart, and nothing else does") {
           for (const auto kind :
                {Mask::Kind::none, Mask::Kind::causal, Mask::Kind::window, Mask::Kind::blocks})
             for (const bool dropout : {false, true})
-              for (const Target& target :
-                   {kTarget, Target{BackendKind::cuda, "sm_90a"}, Target{BackendKind::cpu, "avx2"}})
-                all.push_back({Direction::forward, algorithm, dtype, head_dim, head_dim_v, kind,
-                               dropout, target});
+              for (const bool negative : {false, true})
+                for (const Target& target : {kTarget, Target{BackendKind::cuda, "sm_90a"},
+                                             Target{BackendKind::cpu, "avx2"}})
+                  all.push_back({Direction::forward, algorithm, dtype, head_dim, head_dim_v, kind,
+                                 dropout, target, negative});
   for (const Problem& problem : all) texts.insert(to_string(problem));
   CHECK(texts.size() == all.size());
   CHECK(std::set<Problem>(all.begin(), all.end()).size() == all.size());

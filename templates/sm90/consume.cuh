@@ -1,0 +1,57 @@
+//~ The loops of a consumer warpgroup: over query tiles, and over the keys of each.
+//~
+//~ A consumer computes 64 rows of the output of one head. It walks over the keys in tiles and
+//~ keeps, for each row, the largest score, the sum of the weights relative to it, and the weighted
+//~ sum of the values. The values of a tile are multiplied while the next scores become weights.
+
+// One query tile. Returns false if there is none left.
+__device__ __forceinline__ bool consume_tile(Consumer& consumer, const Params& params,
+                                             u32 memory) {
+#if FW_PERSISTENT
+  const int number = queries_number(consumer.walk.queries, consumer.group);
+#endif
+  float out[kRowTiles][kDimTiles][4] = {};
+  RowState rows[kRowTiles][2] = {{{-infinity(), 0.0f}, {-infinity(), 0.0f}}};
+  const QueryTile work = consumer.wait_for_work(memory);
+#if FW_PERSISTENT
+  if (work.batch == kNoTile) return false;
+#endif
+  consumer.begin(params, work);
+  consumer.pass_tiles(params, false);
+  if (consumer.has_tile()) {
+    float scores[kRowTiles][kKeyTiles][4], rescale[kRowTiles][2];
+    u32 weights[kRowTiles][kKeySteps][4];
+    consumer.first_scores(scores);
+    consumer.soften(scores, rows, rescale, params, work);
+    consumer.advance(weights, scores, params);
+    while (consumer.has_tile()) {
+      consumer.next_scores(scores, out, weights);
+      consumer.soften(scores, rows, rescale, params, work);
+      consumer.finish_output(out);
+      rescale_output(out, rescale);
+      consumer.advance(weights, scores, params);
+    }
+    consumer.last_values(out, weights);
+    consumer.finish_output(out);
+  }
+  consumer.pass_tiles(params, true);
+  write_output(out, rows, numerator(params), consumer.scale_log2, params, work, consumer.queries,
+               consumer.group);
+#if FW_PERSISTENT
+  consumer.leave_output(number);
+#endif
+  return true;
+}
+
+// A consumer warpgroup.
+__device__ __forceinline__ void consume(const Params& params, u32 memory, int group) {
+  Consumer consumer;
+  consumer.start(params, memory, group);
+#if FW_PERSISTENT
+  while (consume_tile(consumer, params, memory)) {
+  }
+#else
+  consume_tile(consumer, params, memory);
+#endif
+  wait_for_output();
+}

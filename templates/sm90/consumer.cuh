@@ -1,0 +1,201 @@
+//~ A consumer on its way: the steps that both loops over tiles are made of.
+
+#if FW_DROPOUT
+// Makes up for dropped weights.
+__device__ __forceinline__ float numerator(const Params& params) { return params.keep_scale; }
+#else
+__device__ __forceinline__ float numerator(const Params& params) { return 1.0f; }
+#endif
+
+// Where a consumer is on its walk over the keys.
+struct Consumer {
+  int group;                  // which of the consumers
+  u32 queries, keys, values;  // tiles in shared memory
+  Barriers barriers;
+#if FW_PERSISTENT
+  u32 output_sent;  // barrier of the place that the last output leaves from; 0 before there is one
+#endif
+  WarpKeys own_keys;
+  KeyTiles tiles;
+  Walk walk;
+  RingPlace<kStages> behind;  // the tile whose weights wait for their values
+  float scale_log2;
+  int first_row;  // of the warp
+#if FW_DROPOUT
+  u64 dropout_key;
+  u32 dropout_head;
+#endif
+
+  // Before the first query tile.
+  __device__ __forceinline__ void start(const Params& params, u32 memory, int own_group) {
+    group = own_group;
+    queries = memory;
+    keys = memory + kKeysOffset;
+    values = memory + kValuesOffset;
+    barriers = find_barriers(memory);
+    walk = {};
+#if FW_PERSISTENT
+    output_sent = 0;
+#endif
+    scale_log2 = params.scale_log2;
+#if FW_NEGATIVE_SCALE
+    scale_log2 = -scale_log2;
+#endif
+#if FW_DROPOUT
+    dropout_key = find_dropout_key(params);
+#endif
+#if FW_PING_PONG
+    if (group == kConsumers - 1) pass_turn(group);  // the first turn
+#endif
+  }
+
+  // Until the queries of the next tile are there. Returns which tile it is.
+  __device__ __forceinline__ QueryTile wait_for_work(u32 memory) {
+    const int number = queries_number(walk.queries, group);
+    queries = memory + number * kOwnBytes;
+#if FW_PERSISTENT
+    // Or these queries would never come.
+    if (output_sent == barriers.queries_empty + number * 8) clear_output();
+#endif
+    wait_barrier(barriers.queries_full + number * 8, walk.queries.parity);
+    const QueryTile work = told_work(memory, walk.queries.stage);
+    walk.queries.advance();
+    return work;
+  }
+
+  // Before the keys of a query tile.
+  __device__ __forceinline__ void begin(const Params& params, const QueryTile& work) {
+    own_keys.start(params, work, group * 64, 64);
+    tiles.start(params, work);
+    first_row = work.row_begin + group * 64 + warp_index() % 4 * 16;
+#if FW_DROPOUT
+    dropout_head = static_cast<u32>(work.batch) * params.heads_q + work.head;
+#endif
+  }
+
+  // Whether some of its rows see the tile at hand.
+  __device__ __forceinline__ bool has_tile() const {
+    return !tiles.done && own_keys.visible(tiles);
+  }
+
+  // Passes on tiles that no row of this warpgroup sees, up to the first that one does or, with
+  // `to_the_end`, all that are left. One thread waits for them and lets them go; the others must
+  // not wait at a later tile before it has, since a phase tells its parity only.
+  __device__ __forceinline__ void pass_tiles(const Params& params, bool to_the_end) {
+    if (tiles.done || (!to_the_end && own_keys.visible(tiles))) return;
+    for (; !tiles.done && (to_the_end || !own_keys.visible(tiles)); tiles.advance(params)) {
+#if FW_PING_PONG
+      // First the turn: with one stage, this tile's values come once another has multiplied the last.
+      take_turn(group);
+      pass_turn(group);
+#endif
+      if (thread_index() % 128 == 0) {
+        wait_barrier(barriers.keys_full + walk.at.stage * 8, walk.at.parity);
+        arrive(barriers.keys_empty + walk.at.stage * 8);
+        wait_barrier(barriers.values_full + walk.at.stage * 8, walk.at.parity);
+        arrive(barriers.values_empty + walk.at.stage * 8);
+      }
+      walk.at.advance();
+    }
+    synchronize_named(2 + group, 128);
+  }
+
+  // The scores of the first tile.
+  __device__ __forceinline__ void first_scores(float (&scores)[kRowTiles][kKeyTiles][4]) {
+    wait_barrier(barriers.keys_full + walk.at.stage * 8, walk.at.parity);
+#if FW_PING_PONG
+    take_turn(group);
+#endif
+    fence_products();
+    start_scores(scores, queries, keys + walk.at.stage * kKeysStride);
+#if FW_PING_PONG
+    pass_turn(group);
+#endif
+#if FW_PERSISTENT
+    clear_output();
+#endif
+    wait_products<0>();
+    hold_sums(scores);
+    release(barriers.keys_empty + walk.at.stage * 8);
+  }
+
+  // The scores of the tile at hand, while the values of the one behind are on their way into `out`.
+  __device__ __forceinline__ void next_scores(float (&scores)[kRowTiles][kKeyTiles][4],
+                                              float (&out)[kRowTiles][kDimTiles][4],
+                                              const u32 (&weights)[kRowTiles][kKeySteps][4]) {
+    wait_barrier(barriers.values_full + behind.stage * 8, behind.parity);
+    wait_barrier(barriers.keys_full + walk.at.stage * 8, walk.at.parity);
+#if FW_PING_PONG
+    take_turn(group);
+#endif
+    fence_products();
+    start_scores(scores, queries, keys + walk.at.stage * kKeysStride);
+    start_output(out, weights, values + behind.stage * kValuesStride);
+#if FW_PING_PONG
+    pass_turn(group);
+#endif
+#if FW_PERSISTENT
+    clear_output();
+#endif
+    wait_products<1>();
+    hold_sums(scores);
+    release(barriers.keys_empty + walk.at.stage * 8);
+  }
+
+  // Turns scores into weights. Returns in `rescale` the factor of earlier outputs.
+  __device__ __forceinline__ void soften(float (&scores)[kRowTiles][kKeyTiles][4],
+                                         RowState (&rows)[kRowTiles][2],
+                                         float (&rescale)[kRowTiles][2], const Params& params,
+                                         const QueryTile& work) const {
+#if FW_NEGATIVE_SCALE
+    negate(scores);
+#endif
+    if (own_keys.needs_test(tiles)) hide_scores(scores, params, work, tiles, first_row);
+    online_softmax(scores, rows, rescale, scale_log2);
+  }
+
+  // Rounds the weights for their values, and goes on to the next tile.
+  __device__ __forceinline__ void advance(u32 (&weights)[kRowTiles][kKeySteps][4],
+                                          const float (&scores)[kRowTiles][kKeyTiles][4],
+                                          const Params& params) {
+    pack_weights(weights, scores);
+#if FW_DROPOUT
+    drop_weights(weights, dropout_key, dropout_head, params.drop_threshold, first_row, tiles.first);
+#endif
+    behind = walk.at;
+    walk.at.advance();
+    tiles.advance(params);
+  }
+
+#if FW_PERSISTENT
+  // An output is on its way; the place it leaves from is that of queries to come.
+  __device__ __forceinline__ void leave_output(int number) {
+    clear_output();  // of one before it, where a tile without visible keys followed at once
+    output_sent = barriers.queries_empty + number * 8;
+  }
+
+  // Lets queries come to where the last output was, once that has left.
+  __device__ __forceinline__ void clear_output() {
+    if (thread_index() % 128 == 0 && output_sent != 0) {
+      wait_stores_read<0>();
+      arrive(output_sent);
+    }
+    output_sent = 0;
+  }
+#endif
+
+  // Starts to multiply the values behind, when no scores follow.
+  __device__ __forceinline__ void last_values(float (&out)[kRowTiles][kDimTiles][4],
+                                              const u32 (&weights)[kRowTiles][kKeySteps][4]) const {
+    wait_barrier(barriers.values_full + behind.stage * 8, behind.parity);
+    fence_products();
+    start_output(out, weights, values + behind.stage * kValuesStride);
+  }
+
+  // The values behind are in `out`.
+  __device__ __forceinline__ void finish_output(float (&out)[kRowTiles][kDimTiles][4]) const {
+    wait_products<0>();
+    hold_sums(out);
+    release(barriers.values_empty + behind.stage * 8);
+  }
+};
