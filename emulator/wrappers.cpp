@@ -191,6 +191,13 @@ float exp2_flushed(float x) {
   return value < 0x1p-126f ? 0.0f : one_nan(value);
 }
 
+// As coarse as the manual allows: rounded to 10 bits behind the point, a relative error of up to 2^-11.
+float tanh_rounded(float x) {
+  int exponent = 0;
+  const double fraction = std::frexp(std::tanh(static_cast<double>(x)), &exponent);
+  return one_nan(static_cast<float>(std::ldexp(std::nearbyint(fraction * 0x1p11), exponent - 11)));
+}
+
 constexpr FwEmulator kInterface = {
     2,
     [] { return here().thread_in_block(); },
@@ -256,6 +263,7 @@ constexpr FwEmulator kInterface = {
     &Machine::tick,
     [](float a, float b, float c) { return one_nan(std::fma(a, b, c)); },
     &exp2_flushed,
+    &tanh_rounded,
     [](float x) { return one_nan(std::log2(x)); },
     [](float value) {
       constexpr unsigned short kHalfNan = 0x7fff;

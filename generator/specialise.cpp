@@ -246,8 +246,8 @@ std::vector<Block> split(const std::vector<Line>& lines) {
 
 const std::vector<std::string>& option_names() {
   static const std::vector<std::string> names = {
-      "FW_FP16",         "FW_BF16",      "FW_FP32",           "FW_MASK",
-      "FW_BLOCKS",       "FW_DROPOUT",   "FW_Q_IN_REGISTERS", "FW_ONE_STAGE",
+      "FW_FP16",         "FW_BF16",      "FW_FP32",      "FW_MASK",           "FW_BLOCKS",
+      "FW_DROPOUT",      "FW_SOFTCAP",   "FW_ALIBI",     "FW_Q_IN_REGISTERS", "FW_ONE_STAGE",
       "FW_LAZY_RESCALE", "FW_PING_PONG", "FW_PERSISTENT"};
   return names;
 }

@@ -130,6 +130,8 @@ class CpuFamily : public Family {
       reasons.push_back(fmt::format("target {} is no CPU", to_string(problem.target)));
       return reasons;
     }
+    if (problem.softcap) reasons.emplace_back("softcap: kernels for the CPU do not have it yet");
+    if (problem.alibi) reasons.emplace_back("alibi: kernels for the CPU do not have it yet");
     if (problem.algorithm == Algorithm::unfused) {
       if (info(problem.mask).lists)
         reasons.push_back(

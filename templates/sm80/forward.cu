@@ -8,6 +8,7 @@
 #include "ptx/async_copy.cuh"
 #include "ptx/matrix.cuh"
 #include "mask.h"
+#include "score.h"
 #include "common/work.cuh"
 #include "common/key_tiles.cuh"
 #include "common/dropout.cuh"
@@ -15,6 +16,7 @@
 #include "common/weights.cuh"
 #include "sm80/tile_copy.cuh"
 #include "common/softmax.cuh"
+#include "common/modify_scores.cuh"
 #include "common/dropout_tile.cuh"
 #include "sm80/products.cuh"
 
@@ -127,7 +129,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
 
   WarpKeys warp_keys;
   warp_keys.start(params, work, warp_row, 16 * kRowTiles);
+#if FW_SOFTCAP
+  const float scale_log2 = params.softcap_log2;
+#else
   const float scale_log2 = magnitude(params.scale_log2);
+#endif
+#if FW_ALIBI
+  const float slope = find_slope(params, work, scale_log2);
+#endif
 #if FW_DROPOUT
   const u64 dropout_key = find_dropout_key(params);
   const u32 dropout_head = static_cast<u32>(work.batch) * params.heads_q + work.head;
@@ -174,7 +183,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     float scores[kRowTiles][kKeyTiles][4] = {};
     multiply_queries_keys(scores, warp_queries, key_address<kHeadDim>(tile_keys));
 #endif
+#if !FW_SOFTCAP
     if (params.scale_log2 < 0.0f) negate(scores);
+#endif
+#if FW_ALIBI
+    modify_scores(scores, params, tiles, work.row_begin + warp_row, slope);
+#elif FW_SOFTCAP
+    modify_scores(scores, params);
+#endif
     if (warp_keys.needs_test(tiles))
       mask_scores(scores, params, work, tiles, work.row_begin + warp_row);
     float rescale[kRowTiles][2];

@@ -10,12 +10,14 @@
 #include "ptx/warpgroup.cuh"
 #include "products.h"
 #include "mask.h"
+#include "score.h"
 #include "common/work.cuh"
 #include "sm90/work.cuh"
 #include "common/key_tiles.cuh"
 #include "common/dropout.cuh"
 #include "common/weights.cuh"
 #include "common/softmax.cuh"
+#include "common/modify_scores.cuh"
 #include "common/dropout_tile.cuh"
 #include "sm90/pipeline.cuh"
 #include "sm90/tile_copy.cuh"
@@ -78,6 +80,9 @@ struct Consumer {
   RingPlace behind;  // the tile whose weights wait for their values
   float scale_log2;
   int first_row;  // of the warp
+#if FW_ALIBI
+  float slope;
+#endif
 #if FW_DROPOUT
   u64 dropout_key;
   u32 dropout_head;
@@ -91,7 +96,11 @@ struct Consumer {
     values = memory + kValuesOffset;
     barriers = find_barriers(memory);
     walk = {};
+#if FW_SOFTCAP
+    scale_log2 = params.softcap_log2;
+#else
     scale_log2 = magnitude(params.scale_log2);
+#endif
 #if FW_DROPOUT
     dropout_key = find_dropout_key(params);
 #endif
@@ -105,6 +114,9 @@ struct Consumer {
     own_keys.start(params, work, group * 64, 64);
     tiles.start(params, work);
     first_row = work.row_begin + group * 64 + warp_index() % 4 * 16;
+#if FW_ALIBI
+    slope = find_slope(params, work, scale_log2);
+#endif
 #if FW_DROPOUT
     dropout_head = static_cast<u32>(work.batch) * params.heads_q + work.head;
 #endif
@@ -177,7 +189,14 @@ struct Consumer {
                                          RowState (&rows)[kRowTiles][2],
                                          float (&rescale)[kRowTiles][2], const Params& params,
                                          const QueryTile& work) const {
+#if !FW_SOFTCAP
     if (params.scale_log2 < 0.0f) negate(scores);
+#endif
+#if FW_ALIBI
+    modify_scores(scores, params, tiles, first_row, slope);
+#elif FW_SOFTCAP
+    modify_scores(scores, params);
+#endif
     if (own_keys.needs_test(tiles)) hide_scores(scores, params, work, tiles, first_row);
     online_softmax(scores, rows, rescale, scale_log2);
   }
