@@ -130,13 +130,13 @@ class CpuFamily : public Family {
       reasons.push_back(fmt::format("target {} is no CPU", to_string(problem.target)));
       return reasons;
     }
-    if (problem.softcap) reasons.emplace_back("softcap: kernels for the CPU do not have it yet");
-    if (problem.alibi) reasons.emplace_back("alibi: kernels for the CPU do not have it yet");
     if (problem.algorithm == Algorithm::unfused) {
       if (info(problem.mask).lists)
         reasons.push_back(
             "the unfused computation knows no block lists; allowed masks: none, causal, window");
       if (problem.dropout) reasons.push_back("the unfused computation knows no dropout");
+      if (problem.softcap || problem.alibi)
+        reasons.push_back("the unfused computation knows neither softcap nor alibi");
     }
     return reasons;
   }

@@ -53,7 +53,7 @@ std::string run_random(const KernelSpec& spec, const Config& config, std::mt1993
     host.use_random_blocks(pick<std::int64_t>(random, {1, 4, 16, 20, 64, 128}),
                            pick<std::int64_t>(random, {1, 5, 16, 32, 48, 128}), random() % 2 == 0,
                            random());
-  } else if (config.mask.kind != Mask::Kind::none && random() % 2 == 0) {
+  } else if ((config.mask.kind != Mask::Kind::none || config.alibi) && random() % 2 == 0) {
     host.arguments.q_position = static_cast<std::int64_t>(random() % 270) - 70;
   }
   host.arguments.seed = random();
@@ -104,6 +104,8 @@ TEST_CASE("random problems in three passes") {
   for (int i = 0; i < (small() ? 3 : 24); ++i) {
     Config config = draw(configs(), test_seed() * 77 + static_cast<std::uint64_t>(i));
     if (config.mask.kind == Mask::Kind::blocks) config.mask = Mask::window(9, 40);
+    config.softcap.reset();
+    config.alibi = false;
     kernels.emplace_back(default_spec(config, {1, 4, 4, 200, 200}, Algorithm::unfused), config);
   }
   run_matrix(kernels, small() ? 2 : 8);
