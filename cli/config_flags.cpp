@@ -82,7 +82,7 @@ void ConfigFlags::add_to(CLI::App& command) {
   option("--schedule", "KNOBS", schedule, "pins the tile sizes, e.g. q128.kv64.w4.st2.b2");
   command
       .add_flag("--alibi", alibi,
-                "adds slope[head] * (kv - q) to each score; for `run` see --alibi-slopes")
+                "adds slope[head] * (kv - q) to each score; `run` takes --alibi-slopes")
       ->group(kGroup);
   command
       .add_flag("--deterministic", deterministic,
