@@ -98,6 +98,24 @@ TEST_CASE("random problems with random legal schedules") {
   run_matrix(kernels, small() ? 2 : 12);
 }
 
+TEST_CASE("random problems with softcap, ALiBi and both") {
+  if (!ready("random problems with softcap, ALiBi and both")) return;
+  std::vector<std::pair<KernelSpec, Config>> kernels;
+  const int count = small() ? 6 : 90;
+  for (int i = 0; i < count; ++i) {
+    const auto number = test_seed() * 31 + static_cast<std::uint64_t>(i);
+    Config config = draw(configs(), number);
+    const double caps[] = {0.5, 5, 30, 50};
+    config.softcap.reset();
+    if (i % 3 != 0) config.softcap = caps[number % 4];
+    config.alibi = i % 3 != 1;
+    kernels.emplace_back(i % 2 == 0 ? any_spec(config, {1, 4, 4, 200, 200}, number * 7919)
+                                    : default_spec(config, {1, 4, 4, 200, 200}),
+                         config);
+  }
+  run_matrix(kernels, small() ? 2 : 12);
+}
+
 TEST_CASE("random problems in three passes") {
   if (!ready("random problems in three passes")) return;
   std::vector<std::pair<KernelSpec, Config>> kernels;
