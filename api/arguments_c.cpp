@@ -31,7 +31,7 @@ TensorView view_of(const char* name, const flashwright_tensor* tensor) {
   out.dtype = dtype();
   if (tensor->ndim < 1 || tensor->ndim > 4)
     bad(name, fmt::format("rank {}", tensor->ndim),
-        "rank 4 (batch, seq, heads, dim); for lse rank 3");
+        "rank 4 (batch, seq, heads, dim); for lse rank 3, for alibi_slopes 1 or 2");
   if (tensor->shape == nullptr) bad(name, "no shape", "its extents");
   switch (tensor->device_type) {
     case kDlCpu:
@@ -97,6 +97,7 @@ Arguments arguments_of(const flashwright_arguments* args) {
   out.o = view_of("o", args->o);
   if (args->lse != nullptr) out.lse = view_of("lse", args->lse);
   if (args->blocks != nullptr) out.blocks = lists_of(*args->blocks);
+  if (args->alibi_slopes != nullptr) out.alibi_slopes = view_of("alibi_slopes", args->alibi_slopes);
   if (args->has_q_position != 0) out.q_position = args->q_position;
   out.seed = args->seed;
   out.offset = args->offset;

@@ -293,9 +293,11 @@ std::string normalised(Engine& engine, std::string_view text) {
               {"mask", to_string(c.mask)},
               {"dropout", drop_threshold(c.dropout) / 256.0},  // the probability that is realised
               {"softmax_scale", softmax_scale(c)},
+              {"alibi", c.alibi},
               {"deterministic", c.deterministic},
               {"target", to_string(request.problem.target)},
               {"schedule", c.schedule}};
+  if (c.softcap) out["softcap"] = *c.softcap;
   return out.dump();
 }
 

@@ -28,7 +28,7 @@ class Arguments(ctypes.Structure):
         (name, ctypes.POINTER(Tensor)) for name in ("q", "k", "v", "o", "lse")] + [
         ("blocks", ctypes.POINTER(Blocks)), ("seed", ctypes.c_uint64), ("offset", ctypes.c_uint64),
         ("rng_state", ctypes.c_void_p), ("q_position", ctypes.c_int64), ("has_q_position", ctypes.c_int32),
-        ("reserved", ctypes.c_int32)]
+        ("reserved", ctypes.c_int32), ("alibi_slopes", ctypes.POINTER(Tensor))]
 
 
 class Shape(ctypes.Structure):
@@ -123,13 +123,19 @@ class Kernel:
         self.library.c.flashwright_free(out)
         return value
 
-    def bind(self, q, k, v, o, lse=None, blocks=None, seed=0, offset=0, rng_state=None, q_position=None, stream=None):
-        """A function that launches on tensors in (batch, seq, heads, dim) order, on the current stream."""
+    def bind(self, q, k, v, o, lse=None, blocks=None, seed=0, offset=0, rng_state=None, q_position=None, stream=None,
+             alibi_slopes=None):
+        """A function that launches on tensors in (batch, seq, heads, dim) order, on the current stream.
+
+        With "alibi" in the Config: alibi_slopes is float32 (heads_q) or (batch, heads_q)."""
         import torch
         tensors = [view(t) for t in (q, k, v, o)] + ([view(lse)] if lse is not None else [])
         args = Arguments(size=ctypes.sizeof(Arguments), seed=seed, offset=offset)
         for name, tensor in zip(("q", "k", "v", "o", "lse"), tensors):
             setattr(args, name, ctypes.pointer(tensor))
+        slopes = view(alibi_slopes) if alibi_slopes is not None else None
+        if slopes is not None:
+            args.alibi_slopes = ctypes.pointer(slopes)
         if blocks is not None:
             args.blocks = ctypes.pointer(blocks)
         if rng_state is not None:
@@ -142,7 +148,7 @@ class Kernel:
         workspace = torch.empty(bytes_.value, dtype=torch.uint8, device=q.device) if bytes_.value else None
         address = ctypes.c_void_p(workspace.data_ptr() if workspace is not None else None)
 
-        def launch(keep=(q, k, v, o, lse, blocks, rng_state, workspace, tensors)):
+        def launch(keep=(q, k, v, o, lse, blocks, rng_state, workspace, tensors, alibi_slopes, slopes)):
             on = stream if stream is not None else (torch.cuda.current_stream().cuda_stream if q.is_cuda else None)
             self.library.check(self.library.c.flashwright_kernel_launch(self.handle, ctypes.byref(args), address,
                                                                         ctypes.c_void_p(on)))

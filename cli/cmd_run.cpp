@@ -65,10 +65,15 @@ class Call {
     const std::array<flashwright_tensor, 5> views = {inputs_.q.host_view(), inputs_.k.host_view(),
                                                      inputs_.v.host_view(), o_.host_view(),
                                                      lse_.host_view()};
+    if (inputs_.alibi_slopes) slopes_ = inputs_.alibi_slopes->host_view();
     return bind(views, inputs_.blocks.get());
   }
   const flashwright_arguments* on_device(const Place& place) {
     for (Tensor* tensor : all()) tensor->to_device(place);
+    if (inputs_.alibi_slopes) {
+      inputs_.alibi_slopes->to_device(place);
+      slopes_ = inputs_.alibi_slopes->view(place);
+    }
     if (inputs_.blocks) blocks_.emplace(place, *inputs_.blocks);
     const std::array<flashwright_tensor, 5> views = {inputs_.q.view(place), inputs_.k.view(place),
                                                      inputs_.v.view(place), o_.view(place),
@@ -93,12 +98,14 @@ class Call {
     arguments_.o = &views_[3];
     arguments_.lse = &views_[4];
     arguments_.blocks = blocks;
+    arguments_.alibi_slopes = inputs_.alibi_slopes ? &slopes_ : nullptr;
     return &arguments_;
   }
 
   RunInputs& inputs_;
   Tensor o_, lse_;
   std::array<flashwright_tensor, 5> views_{};
+  flashwright_tensor slopes_{};
   std::optional<PlacedBlocks> blocks_;
   flashwright_arguments arguments_{};
 };
@@ -286,6 +293,10 @@ void add_run(CLI::App& app, Context& context) {
       ->add_option("--q-position", options->q_position,
                    "position of query 0 among the keys (default: seq_kv - seq_q)")
       ->type_name("N");
+  command
+      ->add_option("--alibi-slopes", options->files.alibi_slopes,
+                   "float32 slopes (heads) or (batch, heads); implies --alibi")
+      ->type_name("FILE");
   command->add_option("--offset", options->offset, "of the dropout bits, beside --seed (default 0)")
       ->type_name("N");
   command

@@ -75,9 +75,15 @@ void ConfigFlags::add_to(CLI::App& command) {
   option("--seed", "N", seed, "of the dropout bits (default 0); only `run` and `check` use it");
   option("--softmax-scale", "X", softmax_scale,
          "factor on the scores (default 1 / sqrt(head_dim))");
+  option("--softcap", "X", softcap,
+         "caps each score s: X * tanh(s / X), X above 0 (default: no cap)");
   option("--target", "NAME", target,
          "cpu, cuda, cpu:avx512, sm_90a, ... (default: the best device present)");
   option("--schedule", "KNOBS", schedule, "pins the tile sizes, e.g. q128.kv64.w4.st2.b2");
+  command
+      .add_flag("--alibi", alibi,
+                "adds slope[head] * (kv - q) to each score; `run` takes --alibi-slopes")
+      ->group(kGroup);
   command
       .add_flag("--deterministic", deterministic,
                 "forbid results that depend on the order of atomics")
@@ -96,6 +102,8 @@ ConfigInput read_config(const ConfigFlags& flags) {
   if (flags.dropout) config["dropout"] = number(real_value("--dropout", *flags.dropout));
   if (flags.softmax_scale)
     config["softmax_scale"] = number(real_value("--softmax-scale", *flags.softmax_scale));
+  if (flags.softcap) config["softcap"] = number(real_value("--softcap", *flags.softcap));
+  if (flags.alibi) config["alibi"] = true;
   if (flags.target) config["target"] = *flags.target;
   if (flags.schedule) config["schedule"] = *flags.schedule;
   if (flags.deterministic) config["deterministic"] = true;

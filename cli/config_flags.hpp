@@ -11,8 +11,8 @@ namespace cli {
 
 struct ConfigFlags {
   std::optional<std::string> config, dtype, head_dim, head_dim_v, mask, dropout, seed,
-      softmax_scale, target, schedule;
-  bool deterministic = false;
+      softmax_scale, softcap, target, schedule;
+  bool alibi = false, deterministic = false;
 
   void add_to(CLI::App& command);
 };

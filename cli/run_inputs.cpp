@@ -141,6 +141,21 @@ BlocksPointer read_blocks(const std::string& path, const std::string& size, cons
   return BlocksPointer(blocks, &flashwright_blocks_free);
 }
 
+// The slopes of the heads; whether the shape fits is the library's to say.
+Tensor read_slopes(const std::string& path) {
+  NpyArray array = read_npy("--alibi-slopes", path, {"<f4"}, "'<f4' (float32)");
+  if (array.shape.empty() || array.shape.size() > 2)
+    throw Error(
+        Exit::bad_input,
+        fmt::format("--alibi-slopes {}: the shape is {}; expected (heads) or (batch, heads)", path,
+                    shape_text(array.shape.data(), array.shape.size())));
+  Tensor slopes;
+  slopes.dtype = DType::fp32;
+  slopes.shape = array.shape;
+  slopes.host = std::move(array.bytes);
+  return slopes;
+}
+
 }  // namespace
 
 std::optional<flashwright_shape> RunInputs::shape() const {
@@ -175,6 +190,10 @@ RunInputs read_inputs(const RunFiles& files, const ConfigFlags& config, const Sh
   compare_shape(shape, out.q, out.k);
   if (!out.config.blocks_file.empty())
     out.blocks = read_blocks(out.config.blocks_file, files.block_size, out.q, out.k);
+  if (!files.alibi_slopes.empty()) {
+    out.alibi_slopes = read_slopes(files.alibi_slopes);
+    if (!fields.contains("alibi")) fields["alibi"] = true;
+  }
   return out;
 }
 

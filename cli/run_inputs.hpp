@@ -14,7 +14,7 @@
 namespace cli {
 
 struct RunFiles {
-  std::string q, k, v;
+  std::string q, k, v, alibi_slopes;
   std::string block_size = "128,128";
 };
 
@@ -26,6 +26,7 @@ struct RunInputs {
   Tensor q, k, v;
   std::string output_type;  // of o.npy: "<f4", "<f2", "<u2"
   BlocksPointer blocks{nullptr, &flashwright_blocks_free};
+  std::optional<Tensor> alibi_slopes;
   std::vector<std::string> notes;
 
   // What the kernel should be fast for; nothing when an extent is 0.

@@ -131,6 +131,7 @@ void check_devices(const Arguments& args) {
   same("v", args.v);
   same("o", args.o);
   if (args.lse) same("lse", *args.lse);
+  if (args.alibi_slopes) same("alibi_slopes", *args.alibi_slopes);
 }
 
 void check_blocks(const BlockLists& blocks, const Shape& shape) {
@@ -147,6 +148,25 @@ void check_blocks(const BlockLists& blocks, const Shape& shape) {
     bad("blocks", fmt::format("heads {}", blocks.heads), fmt::format("1 or {}", shape.heads_q));
   if (blocks.full_offsets == nullptr || blocks.partial_offsets == nullptr)
     bad("blocks", "no offsets", "full_offsets and partial_offsets, one entry more than rows");
+}
+
+void check_slopes(const TensorView& slopes, const Problem& problem, const Shape& shape) {
+  constexpr const char* kName = "alibi_slopes";
+  if (slopes.dtype != DType::fp32) bad(kName, to_string(slopes.dtype), to_string(DType::fp32));
+  if (slopes.device != problem.target.backend)
+    bad(kName, fmt::format("memory of {}", to_string(slopes.device)),
+        fmt::format("memory of {}, where the kernel runs", to_string(problem.target.backend)));
+  const bool by_head = slopes.ndim == 1 && slopes.shape[0] == shape.heads_q;
+  const bool by_batch =
+      slopes.ndim == 2 && slopes.shape[0] == shape.batch && slopes.shape[1] == shape.heads_q;
+  if (!by_head && !by_batch)
+    bad(kName, shape_text(slopes),
+        fmt::format("({}) or ({}, {}): (heads_q) or (batch, heads_q)", shape.heads_q, shape.batch,
+                    shape.heads_q));
+  if (!has_elements(slopes)) return;
+  if (slopes.data == nullptr) bad(kName, "a null pointer", "the address of its elements");
+  if (reinterpret_cast<std::uintptr_t>(slopes.data) % 4 != 0)
+    bad(kName, fmt::format("address {}", slopes.data), "a multiple of 4 bytes");
 }
 
 bool rows_aligned(const TensorView& tensor) {
@@ -235,6 +255,27 @@ float factor(double value) {
   return single == 0 ? std::numeric_limits<float>::min() : single;
 }
 
+// What the scores are multiplied by. Slopes are divided by the factor of the scores, so that it may not be
+// too small: beside them it counts as 0 long before.
+void set_factors(ParamValues& values, const Config& config) {
+  constexpr double kLeastBesideSlopes = 0x1p-80;
+  double scale = softmax_scale(config);
+  if (config.alibi && std::fabs(scale) < kLeastBesideSlopes)
+    scale = std::copysign(kLeastBesideSlopes, scale);
+  values.set_float(Param::softmax_scale, factor(scale));
+  values.set_float(Param::scale_log2, factor(scale * kLog2E));
+  if (!config.softcap) return;
+  values.set_float(Param::softcap_log2, static_cast<float>(*config.softcap * kLog2E));
+  values.set_float(Param::tanh_scale, static_cast<float>(softmax_scale(config) / *config.softcap));
+}
+
+void set_slopes(ParamValues& values, const TensorView& slopes) {
+  values.set_pointer(Param::alibi_slopes, slopes.data);
+  values.set_int(Param::alibi_batch_stride, slopes.ndim == 2 ? slopes.stride[0] : 0);
+  values.set_int(Param::alibi_head_stride,
+                 slopes.stride[static_cast<std::size_t>(slopes.ndim - 1)]);
+}
+
 std::int64_t window_side(std::int64_t keys) { return keys < 0 ? kUnboundedWindow : keys; }
 
 }  // namespace
@@ -249,6 +290,12 @@ ResolvedArguments resolve(const Config& config, const Problem& problem, const Ar
   } else if (args.blocks) {
     bad("blocks", "block lists", fmt::format("none, as the mask is '{}'", to_string(problem.mask)));
   }
+  if (problem.alibi) {
+    if (!args.alibi_slopes) bad("alibi_slopes", "none", "the slopes, as the Config has alibi");
+    check_slopes(*args.alibi_slopes, problem, shape);
+  } else if (args.alibi_slopes) {
+    bad("alibi_slopes", "slopes", "none, as the Config has no alibi");
+  }
   const std::int64_t q_position = args.q_position.value_or(shape.seq_kv - shape.seq_q);
   if (std::abs(q_position) >= kMaxSequence)
     bad("q_position", std::to_string(q_position), fmt::format("below {} in size", kMaxSequence));
@@ -258,8 +305,8 @@ ResolvedArguments resolve(const Config& config, const Problem& problem, const Ar
   ParamValues& values = out.values;
   set_tensors(values, args);
   set_shape(values, shape);
-  values.set_float(Param::softmax_scale, factor(softmax_scale(config)));
-  values.set_float(Param::scale_log2, factor(softmax_scale(config) * kLog2E));
+  set_factors(values, config);
+  if (args.alibi_slopes) set_slopes(values, *args.alibi_slopes);
   values.set_int(Param::q_position, q_position);
   values.set_int(Param::window_left, window_side(config.mask.left));
   values.set_int(Param::window_right, window_side(config.mask.right));

@@ -63,6 +63,8 @@ struct Arguments {
   const std::uint64_t* rng_state =
       nullptr;                       // {seed, offset} in the kernel's memory, read at run time
   std::optional<BlockLists> blocks;  // with mask "blocks"
+  // With alibi: fp32 (heads_q) or (batch, heads_q), any strides. Score += slope * (kv - q - q_position).
+  std::optional<TensorView> alibi_slopes;
 };
 
 // One checked launch.

@@ -38,6 +38,7 @@ constexpr std::array kOps = {
     OpInfo{Op::min, "min", 2, 0},
     OpInfo{Op::max, "max", 2, 0},
     OpInfo{Op::abs, "abs", 1, 0},
+    OpInfo{Op::tanh, "tanh", 1, 0},
     OpInfo{Op::ceil_div, "ceil_div", 2, 0},
     OpInfo{Op::floor_div, "floor_div", 2, 0},
 };
@@ -82,6 +83,8 @@ double apply(Op op, double a, double b, double c) {
       return std::max(a, b);
     case Op::abs:
       return std::fabs(a);
+    case Op::tanh:
+      return std::tanh(a);
     case Op::ceil_div:
       return std::ceil(a / b);
     case Op::floor_div:
@@ -148,12 +151,24 @@ ExprPtr call(Op op, std::vector<ExprPtr> args) {
 const char* symbol(Op op) { return op_info(op).symbol; }
 int arity(Op op) { return op_info(op).arity; }
 
-double evaluate(const Expr& expr, const Lookup& lookup) {
+double evaluate(const Expr& expr, const Lookup& lookup) { return evaluate(expr, lookup, nullptr); }
+
+double evaluate(const Expr& expr, const Lookup& lookup, const Finish& finish) {
   if (expr.op == Op::number) return expr.value;
   if (expr.op == Op::variable) return lookup(expr.name);
   double args[3] = {0, 0, 0};
-  for (std::size_t i = 0; i < expr.args.size(); ++i) args[i] = evaluate(*expr.args[i], lookup);
-  return apply(expr.op, args[0], args[1], args[2]);
+  for (std::size_t i = 0; i < expr.args.size(); ++i)
+    args[i] = evaluate(*expr.args[i], lookup, finish);
+  const double value = apply(expr.op, args[0], args[1], args[2]);
+  return finish ? finish(expr, value) : value;
+}
+
+ExprPtr substitute(const ExprPtr& expr, std::string_view name, const ExprPtr& value) {
+  if (expr->op == Op::variable && expr->name == name) return value;
+  if (expr->args.empty()) return expr;
+  std::vector<ExprPtr> args;
+  for (const ExprPtr& arg : expr->args) args.push_back(substitute(arg, name, value));
+  return call(expr->op, std::move(args));
 }
 
 std::vector<std::string> variables(const Expr& expr) {

@@ -32,6 +32,7 @@ enum class Op {
   min,
   max,
   abs,
+  tanh,
   ceil_div,
   floor_div,  // functions
 };
@@ -57,6 +58,12 @@ int arity(Op op);
 // Value of the tree; `lookup` gives the value of a variable. Exact for integers below 2^53.
 using Lookup = std::function<double(std::string_view name)>;
 double evaluate(const Expr& expr, const Lookup& lookup);
+// The same where `finish` has the last word on the value of every operation.
+using Finish = std::function<double(const Expr& expr, double value)>;
+double evaluate(const Expr& expr, const Lookup& lookup, const Finish& finish);
+
+// The tree with every `name` replaced.
+ExprPtr substitute(const ExprPtr& expr, std::string_view name, const ExprPtr& value);
 
 // The names of all variables, each once, in order of first use.
 std::vector<std::string> variables(const Expr& expr);

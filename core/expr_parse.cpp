@@ -130,7 +130,7 @@ class Parser {
   }
 
   ExprPtr function(const std::string& name, std::size_t start) {
-    for (const Op op : {Op::min, Op::max, Op::abs, Op::ceil_div, Op::floor_div}) {
+    for (const Op op : {Op::min, Op::max, Op::abs, Op::tanh, Op::ceil_div, Op::floor_div}) {
       if (name != symbol(op)) continue;
       std::vector<ExprPtr> args{conditional()};
       while (take(",")) args.push_back(conditional());
@@ -143,7 +143,7 @@ class Parser {
       return call(op, std::move(args));
     }
     at_ = start;
-    fail("unknown function '" + name + "' (known: min max abs ceil_div floor_div)");
+    fail("unknown function '" + name + "' (known: min max abs tanh ceil_div floor_div)");
   }
 
   std::string_view text_;

@@ -1,5 +1,5 @@
 // Text to expression tree. The language: numbers, names, + - * /, comparisons, && || !, c ? a : b,
-// parentheses and the functions min max abs ceil_div floor_div.
+// parentheses and the functions min max abs tanh ceil_div floor_div.
 #pragma once
 
 #include <string_view>

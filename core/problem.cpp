@@ -15,8 +15,8 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kFields =
-    "direction, dtype, head_dim, head_dim_v, mask, dropout, softmax_scale, deterministic, target, "
-    "schedule";
+    "direction, dtype, head_dim, head_dim_v, mask, dropout, softmax_scale, softcap, alibi, "
+    "deterministic, target, schedule";
 
 [[noreturn]] void bad_field(const std::string& name, const json& value, const char* allowed) {
   throw Error(Status::bad_argument,
@@ -33,6 +33,11 @@ int int_of(const std::string& name, const json& value) {
       value.get<std::int64_t>() > (1 << 20))
     bad_field(name, value, "a whole number that is not negative");
   return value.get<int>();
+}
+
+bool bool_of(const std::string& name, const json& value) {
+  if (!value.is_boolean()) bad_field(name, value, "true, false");
+  return value.get<bool>();
 }
 
 // Non-finite numbers arrive as text, since JSON cannot write them; their faults are reported by
@@ -63,9 +68,12 @@ void read_field(Config& config, const std::string& name, const json& value) {
     config.dropout = number_of(name, value);
   } else if (name == "softmax_scale") {
     config.softmax_scale = number_of(name, value);
+  } else if (name == "softcap") {
+    config.softcap = number_of(name, value);
+  } else if (name == "alibi") {
+    config.alibi = bool_of(name, value);
   } else if (name == "deterministic") {
-    if (!value.is_boolean()) bad_field(name, value, "true, false");
-    config.deterministic = value.get<bool>();
+    config.deterministic = bool_of(name, value);
   } else if (name == "target") {
     config.target = text_of(name, value);
   } else if (name == "schedule") {
@@ -91,6 +99,8 @@ std::string to_string(const Problem& problem) {
   if (problem.head_dim_v != problem.head_dim) text += fmt::format("/{}", problem.head_dim_v);
   text += fmt::format(" {}", to_string(problem.mask));
   if (problem.dropout) text += " dropout";
+  if (problem.softcap) text += " softcap";
+  if (problem.alibi) text += " alibi";
   if (problem.negative_scale) text += " negative scale";
   if (problem.algorithm == Algorithm::unfused) text += " unfused";
   return text + " " + to_string(problem.target);
@@ -123,6 +133,9 @@ std::vector<std::string> config_faults(const Config& config) {
     add(fmt::format("dropout is {}; allowed: from 0 to below 1", config.dropout));
   if (config.softmax_scale && !std::isfinite(*config.softmax_scale))
     add(fmt::format("softmax_scale is {}; allowed: any finite number", *config.softmax_scale));
+  if (config.softcap && !(*config.softcap >= kMinSoftcap && *config.softcap <= kMaxSoftcap))
+    add(fmt::format("softcap is {}; allowed: from {} to {}; without a cap it is left out",
+                    *config.softcap, kMinSoftcap, kMaxSoftcap));
   return faults;
 }
 
@@ -136,8 +149,10 @@ Problem normalise(const Config& config, const Target& target) {
   problem.head_dim_v = config.head_dim_v == 0 ? config.head_dim : config.head_dim_v;
   problem.mask = config.mask.kind;
   problem.dropout = config.dropout > 0;
-  problem.negative_scale =
-      target.backend == BackendKind::cuda && config.softmax_scale.value_or(1) < 0;
+  problem.softcap = config.softcap.has_value();
+  problem.alibi = config.alibi;
+  problem.negative_scale = target.backend == BackendKind::cuda && !problem.softcap &&
+                           config.softmax_scale.value_or(1) < 0;
   problem.target = target;
   return problem;
 }

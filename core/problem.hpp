@@ -26,6 +26,8 @@ struct Problem {
   int head_dim_v = 0;
   Mask::Kind mask = Mask::Kind::none;
   bool dropout = false;
+  bool softcap = false;
+  bool alibi = false;
   Target target;
   bool negative_scale = false;  // GPU: the smallest score has the largest weight
 
@@ -47,6 +49,8 @@ std::vector<std::string> config_faults(const Config& config);
 // Throws Error(bad_argument) with all of config_faults.
 Problem normalise(const Config& config, const Target& target);
 
+// So that the cap, its inverse and what kernels derive from them are ordinary floats.
+constexpr double kMinSoftcap = 1e-18, kMaxSoftcap = 1e18;
 constexpr int kMinHeadDim = 8;
 constexpr int kMaxHeadDim = 256;
 constexpr int kHeadDimStep = 8;

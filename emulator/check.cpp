@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <random>
 
@@ -42,7 +43,7 @@ struct OwnTensor {
 
 // Everything that one launch needs.
 struct Tensors {
-  OwnTensor q, k, v, o, lse;
+  OwnTensor q, k, v, o, lse, slopes;
   BlockMask mask;
   Arguments arguments;
 
@@ -51,7 +52,8 @@ struct Tensors {
         k(config.dtype, {shape.batch, shape.seq_kv, shape.heads_kv, problem.head_dim}),
         v(config.dtype, {shape.batch, shape.seq_kv, shape.heads_kv, problem.head_dim_v}),
         o(config.dtype, {shape.batch, shape.seq_q, shape.heads_q, problem.head_dim_v}),
-        lse(DType::fp32, {shape.batch, shape.heads_q, shape.seq_q, 1}) {
+        lse(DType::fp32, {shape.batch, shape.heads_q, shape.seq_q, 1}),
+        slopes(DType::fp32, {1, 1, shape.batch, shape.heads_q}) {
     std::mt19937_64 random(seed);
     for (OwnTensor* tensor : {&q, &k, &v}) tensor->fill(random);
     arguments.q = q.view;
@@ -63,6 +65,19 @@ struct Tensors {
     arguments.lse = sums;
     arguments.seed = seed;
     if (config.mask.kind == Mask::Kind::blocks) add_blocks(shape, random);
+    if (config.alibi) add_slopes(shape);
+  }
+
+  // Those of the paper for each batch entry, the first heads' the steepest.
+  void add_slopes(const Shape& shape) {
+    TensorView& view = slopes.view;
+    view.ndim = 2;
+    view.shape = {shape.batch, shape.heads_q, 1, 1};
+    view.stride = {shape.heads_q, 1, 1, 1};
+    for (std::int64_t i = 0; i < shape.batch * shape.heads_q; ++i)
+      static_cast<float*>(view.data)[i] = std::exp2(
+          -8.0f * static_cast<float>(i % shape.heads_q + 1) / static_cast<float>(shape.heads_q));
+    arguments.alibi_slopes = view;
   }
 
   // Blocks of 64 x 64: a third hidden, a third visible, and a third in part.

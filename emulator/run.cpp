@@ -47,6 +47,8 @@ void register_arguments(const Arguments& arguments, GlobalMemory& memory) {
     memory.add(name, values, static_cast<std::size_t>(count) * sizeof *values,
                GlobalMemory::Use::input);
   };
+  if (arguments.alibi_slopes)
+    memory.add("alibi_slopes", *arguments.alibi_slopes, GlobalMemory::Use::input);
   if (arguments.rng_state != nullptr) list("rng_state", arguments.rng_state, 2);
   if (!arguments.blocks) return;
   const BlockLists& lists = *arguments.blocks;
@@ -64,6 +66,7 @@ Arguments as_on_device(Arguments arguments, BackendKind backend) {
   for (TensorView* view : {&arguments.q, &arguments.k, &arguments.v, &arguments.o})
     view->device = backend;
   if (arguments.lse) arguments.lse->device = backend;
+  if (arguments.alibi_slopes) arguments.alibi_slopes->device = backend;
   return arguments;
 }
 

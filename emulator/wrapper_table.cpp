@@ -54,6 +54,8 @@ constexpr Wrapper kWrappers[] = {
      ") { return fw_emulator->fused_multiply_add(" SEEN(a) ", " SEEN(b) ", " SEEN(c) "); }"},
     {"exp2_approx", "\"ex2.approx.ftz.f32 %0, %1;\"",
      "inline float exp2_approx(float x, " LINE ") { return fw_emulator->exp2(" SEEN(x) "); }"},
+    {"tanh_approx", "\"tanh.approx.f32 %0, %1;\"",
+     "inline float tanh_approx(float x, " LINE ") { return fw_emulator->tanh(" SEEN(x) "); }"},
     {"log2_approx", "\"lg2.approx.f32 %0, %1;\"",
      "inline float log2_approx(float x, " LINE ") { return fw_emulator->log2(" SEEN(x) "); }"},
     {"reciprocal_approx", "\"rcp.approx.ftz.f32 %0, %1;\"",

@@ -198,6 +198,13 @@ float reciprocal_flushed(float x) {
   return one_nan(flushed(1 / flushed(x)));
 }
 
+// As coarse as the manual allows: rounded to 10 bits behind the point, a relative error of up to 2^-11.
+float tanh_rounded(float x) {
+  int exponent = 0;
+  const double fraction = std::frexp(std::tanh(static_cast<double>(x)), &exponent);
+  return one_nan(static_cast<float>(std::ldexp(std::nearbyint(fraction * 0x1p11), exponent - 11)));
+}
+
 constexpr FwEmulator kInterface = {
     2,
     [] { return here().thread_in_block(); },
@@ -263,6 +270,7 @@ constexpr FwEmulator kInterface = {
     &Machine::tick,
     [](float a, float b, float c) { return one_nan(std::fma(a, b, c)); },
     &exp2_flushed,
+    &tanh_rounded,
     [](float x) { return one_nan(std::log2(x)); },
     &reciprocal_flushed,
     [](float value) {

@@ -4,6 +4,7 @@
 
 #include "core/dtype.hpp"
 #include "core/mask.hpp"
+#include "core/score.hpp"
 #include "core/version.hpp"
 #include "generator/print_cuda.hpp"
 
@@ -70,6 +71,8 @@ const char* cuda_type(ParamType type) {
       return "Element*";
     case ParamType::float_out:
       return "float*";
+    case ParamType::float_in:
+      return "const float*";
     case ParamType::int_in:
       return "const int*";
     case ParamType::word_in:
@@ -201,6 +204,41 @@ std::vector<Line> print_mask(Mask::Kind kind) {
   return lines;
 }
 
+std::vector<Line> print_score(const Problem& problem) {
+  std::vector<Line> lines;
+  if (!problem.softcap && !problem.alibi) return lines;
+  const FoldedScore folded = fold_score(score_expr(problem));
+  const CudaNames names = {{"score", "score"},
+                           {"softmax_scale / softcap", "params.tanh_scale"},
+                           {"slope / softcap", "slope"},
+                           {"slope / softmax_scale", "slope"},
+                           {"kv - q", "distance"}};
+  add_wrapped(lines, !problem.alibi ? "What becomes of a score: capped, in units of the cap."
+                     : !problem.softcap
+                         ? "What becomes of a score: ALiBi, with a slope in units of the "
+                           "scores. `distance` is kv - q."
+                         : "What becomes of a score: capped, then ALiBi, in units of the "
+                           "cap. `distance` is kv - q.");
+  add(lines, "__device__ __forceinline__ float modified(const Params& params, float score" +
+                 std::string(problem.alibi ? ", float slope," : ") {"));
+  if (problem.alibi) add(lines, std::string(42, ' ') + "float distance) {");
+  add(lines, fmt::format("  return {};", print_cuda_float(*folded.value, names, problem.dtype)));
+  add(lines, "}");
+  return lines;
+}
+
+void add_score_params(const Problem& problem, ParamLayout& params) {
+  if (problem.softcap)
+    for (const Param row : {Param::softcap_log2, Param::tanh_scale}) params.add(row);
+  if (problem.alibi)
+    for (const Param row :
+         {Param::alibi_slopes, Param::alibi_batch_stride, Param::alibi_head_stride})
+      params.add(row);
+  const bool has_position =
+      problem.mask == Mask::Kind::causal || problem.mask == Mask::Kind::window;
+  if (problem.alibi || has_position) params.add(Param::q_position);
+}
+
 std::string emit_command(const Problem& problem, const Schedule& schedule) {
   std::string command = fmt::format("flashwright emit --dtype {} --head-dim {}",
                                     to_string(problem.dtype), problem.head_dim);
@@ -212,6 +250,8 @@ std::string emit_command(const Problem& problem, const Schedule& schedule) {
     command += fmt::format(" --mask {}", to_string(problem.mask));
   }
   if (problem.dropout) command += " --dropout 0.1";  // so is the probability
+  if (problem.softcap) command += " --softcap 50";   // and the cap
+  if (problem.alibi) command += " --alibi";
   return command +
          fmt::format(" --target {} --schedule {}", to_string(problem.target), to_string(schedule));
 }
@@ -227,6 +267,8 @@ std::vector<Line> print_banner(const Problem& problem, const Schedule& schedule,
                          ? "block-sparse mask"
                          : fmt::format("{} mask", to_string(problem.mask));
   if (problem.dropout) mask += ", dropout";
+  if (problem.softcap) mask += ", softcap";
+  if (problem.alibi) mask += ", ALiBi";
   const bool tiled = problem.algorithm == Algorithm::tiled;
   add_wrapped(lines, fmt::format("{} forward for {}: {}, {}, {}.",
                                  tiled ? "Attention" : "Unfused attention",

@@ -30,6 +30,13 @@ std::vector<Line> print_params(const ParamLayout& layout, DType dtype);
 // keep() and visible_keys() of a mask that is no list of blocks.
 std::vector<Line> print_mask(Mask::Kind mask);
 
+// modified(): what happens to a score between product and mask, in units that make the factor of the
+// softmax that of the launch.
+std::vector<Line> print_score(const Problem& problem);
+
+// Rows of the parameter table that print_score() and the templates need beside those of the plain kernel.
+void add_score_params(const Problem& problem, ParamLayout& params);
+
 // The head of the file. `about_tiles` is the family's sentence on tiles and shared memory.
 std::vector<Line> print_banner(const Problem& problem, const Schedule& schedule,
                                const std::string& about_tiles, const LaunchPlan& plan);

@@ -21,6 +21,12 @@
 #ifndef FW_DROPOUT
 #define FW_DROPOUT 0
 #endif
+#ifndef FW_SOFTCAP
+#define FW_SOFTCAP 0
+#endif
+#ifndef FW_ALIBI
+#define FW_ALIBI 0
+#endif
 #ifndef FW_Q_IN_REGISTERS
 #define FW_Q_IN_REGISTERS 0
 #endif

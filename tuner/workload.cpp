@@ -101,6 +101,7 @@ Workload::Workload(const Problem& problem, const Shape& shape, Backend& backend,
   h.lse = lse;
   h.seed = seed;
   if (problem.mask == Mask::Kind::blocks) make_blocks(seed);
+  if (problem.alibi) make_slopes();
   device_arguments_ = h;
   const auto on_device = [&](TensorView& view, const Buffer& buffer) {
     view.data = buffer.device.address();
@@ -112,6 +113,7 @@ Workload::Workload(const Problem& problem, const Shape& shape, Backend& backend,
   on_device(device_arguments_.v, v_);
   on_device(device_arguments_.o, o_);
   on_device(*device_arguments_.lse, lse_);
+  if (h.alibi_slopes) on_device(*device_arguments_.alibi_slopes, slopes_);
   if (!h.blocks) return;
   const auto copy = [&](const auto& values) {
     const std::size_t bytes = values.size() * sizeof values[0];
@@ -138,6 +140,19 @@ TensorView Workload::make(Buffer& buffer, DType dtype, std::array<std::int64_t, 
     backend_.copy_in(device_index_, buffer.device.address(), buffer.host.data(),
                      buffer.host.size());
   return dense_view(buffer.host.data(), dtype, extents);
+}
+
+void Workload::make_slopes() {
+  TensorView slopes = make(slopes_, DType::fp32, {1, 1, 1, shape_.heads_q}, 0, false);
+  slopes.ndim = 1;
+  slopes.shape = {shape_.heads_q, 1, 1, 1};
+  slopes.stride = {1, 1, 1, 1};
+  for (std::int64_t h = 0; h < shape_.heads_q; ++h)
+    static_cast<float*>(slopes.data)[h] =
+        std::exp2(-8.0f * static_cast<float>(h + 1) / static_cast<float>(shape_.heads_q));
+  backend_.copy_in(device_index_, slopes_.device.address(), slopes_.host.data(),
+                   slopes_.host.size());
+  host_arguments_.alibi_slopes = slopes;
 }
 
 void Workload::make_blocks(std::uint64_t seed) {

@@ -35,7 +35,7 @@ class DeviceMemory {
 class Workload {
  public:
   // Inputs are a function of `seed` alone. With the mask "blocks", one block of 128 x 128 in four
-  // is visible, the diagonal always. Throws when the device has no room.
+  // is visible, the diagonal always; with alibi the slopes are those of the paper. Throws when the device has no room.
   Workload(const Problem& problem, const Shape& shape, Backend& backend, int device_index,
            std::uint64_t seed);
   Workload(const Workload&) = delete;
@@ -62,12 +62,13 @@ class Workload {
   TensorView make(Buffer& buffer, DType dtype, std::array<std::int64_t, 4> extents,
                   std::uint64_t seed, bool random);
   void make_blocks(std::uint64_t seed);
+  void make_slopes();
 
   Shape shape_;
   Backend& backend_;
   int device_index_;
   std::int64_t bytes_ = 0;
-  Buffer q_, k_, v_, o_, lse_;
+  Buffer q_, k_, v_, o_, lse_, slopes_;
   BlockMask mask_;
   std::vector<DeviceMemory> mask_memory_;
   DeviceMemory workspace_;

@@ -76,6 +76,7 @@ struct FwEmulator {
   // Arithmetic that needs a library.
   float (*fused_multiply_add)(float a, float b, float c);
   float (*exp2)(float x);
+  float (*tanh)(float x);
   float (*log2)(float x);
   float (*reciprocal)(float x);
   unsigned short (*float_to_half)(float value);

@@ -135,6 +135,8 @@ class CpuFamily : public Family {
         reasons.push_back(
             "the unfused computation knows no block lists; allowed masks: none, causal, window");
       if (problem.dropout) reasons.push_back("the unfused computation knows no dropout");
+      if (problem.softcap || problem.alibi)
+        reasons.push_back("the unfused computation knows neither softcap nor alibi");
     }
     return reasons;
   }

@@ -19,7 +19,12 @@ ParamLayout forward_params(const Problem& problem) {
   ParamLayout layout = common_params();
   if (!mask.lists) layout.add(heads_kv);
   if (mask.lists || problem.dropout) layout.add(heads_q);
-  if (!mask.lists && problem.mask != Mask::Kind::none) layout.add(q_position);
+  if (problem.softcap)
+    for (const Param param : {softcap_log2, tanh_scale}) layout.add(param);
+  if (problem.alibi)
+    for (const Param param : {alibi_slopes, alibi_batch_stride, alibi_head_stride})
+      layout.add(param);
+  if (problem.alibi || (!mask.lists && problem.mask != Mask::Kind::none)) layout.add(q_position);
   for (const std::string& name : mask.parameters) layout.add(param_named(name));
   if (problem.dropout)
     for (const Param param : {drop_threshold, keep_scale, dropout_key, rng_state})
@@ -125,6 +130,7 @@ class ForwardKernel {
       const V old = k.load_floats(ir.element(k.buffer(t.at.row_max), Kind::f32, column));
       k.store_floats(old, ir.element(k.buffer(t.at.tile_max), Kind::f32, column));
     });
+    if (k.problem.alibi) fill_distances(k, first);
     const V scores = k.buffer(t.at.scores);
     multiply_keys(k, tile_rows(Param::k, Param::k_batch_stride, first), scores, count, padded,
                   true);

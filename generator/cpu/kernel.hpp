@@ -4,8 +4,12 @@
 // keys and values are only ever read as broadcast elements, wherever their rows lie.
 #pragma once
 
+#include <functional>
 #include <limits>
+#include <map>
+#include <string>
 
+#include "core/expr.hpp"
 #include "core/params.hpp"
 #include "generator/cpu/ir.hpp"
 #include "generator/cpu/tiling.hpp"
@@ -91,6 +95,25 @@ void softmax_rows(Kernel& k, ir::V scores, ir::V padded);
 void softmax_tile_with_dropout(Kernel& k, const Dropout& dropout, ir::V first_key, ir::V count);
 // Adds weights times values to the outputs, which are rescaled by alpha first if asked.
 void multiply_values(Kernel& k, const TileRows& values, ir::V scores, ir::V count, bool rescale);
+
+// --- score_ir.cpp
+// What becomes of the products of one block of keys that begins at `key` of the tile: scores of the softmax, in
+// powers of two.
+using ScoreNames = std::map<std::string, ir::V, std::less<>>;
+class ScoreChange {
+ public:
+  ScoreChange(Kernel& kernel, ir::V key);
+  // `product` is that of key `j` of the block and one vector of queries.
+  ir::V operator()(ir::V product, int j, int vector);
+
+ private:
+  Kernel& k;
+  ir::V factor_, key_;
+  ExprPtr value_;  // null: scores are only scaled
+  ScoreNames names_;
+};
+// How far the first key of a tile lies behind the position of each row.
+void fill_distances(Kernel& k, ir::V first_key);
 
 // --- mask_ir.cpp
 struct KeyRange {

@@ -177,7 +177,7 @@ KeyRange key_range(Kernel& k, const TaskRows& rows) {
   const MaskInfo& mask = info(k.problem.mask);
   const V seq_kv = k.param(Param::seq_kv);
   Names names{{"seq_kv", seq_kv}};
-  if (k.has(Param::q_position)) {
+  if (k.problem.mask != Mask::Kind::none && k.has(Param::q_position)) {
     const V first = k.param(Param::q_position);
     names["q_first"] = (rows.lowest_query + first).named("q_first");
     names["q_last"] = (rows.highest_query + first).named("q_last");

@@ -60,6 +60,26 @@ V exp2_negative(V x, int degree) {
   return (series(clamped - whole) * scale).named("exp2");
 }
 
+V tanh(V x) {
+  // Near 0 an odd polynomial, since the quotient would cancel.
+  static const std::vector<double> kTerms = {-0.006269119679927826, 0.021110959351062775,
+                                             -0.053873948752880096, 0.13332915306091309,
+                                             -0.3333333134651184};
+  constexpr double kBorder = 0.6, kTwoLog2E = 2.8853900817779268;
+  Builder& ir = *x.builder;
+  const auto all = [&](double value) { return ir.number(Type{Kind::f32, lanes_of(x)}, value); };
+  const V square = (x * x).named("square");
+  V series = all(kTerms[0]);
+  for (std::size_t i = 1; i < kTerms.size(); ++i)
+    series = fma(series, square, all(kTerms[i])).named("series");
+  const V near = fma(series * square, x, x).named("tanh.near");
+  const V size = larger_float(x, all(-0.0) - x).named("size");
+  const V power = exp2_negative(size * all(-kTwoLog2E), 5);
+  const V far = divide_float(all(1) - power, all(1) + power).named("tanh.far");
+  const V signed_far = select(less(x, all(0)), all(-0.0) - far, far);
+  return select(less(size, all(kBorder)), near, signed_far).named("tanh");
+}
+
 V log2_positive(V x) {
   Builder& ir = *x.builder;
   const int lanes = lanes_of(x);

@@ -11,6 +11,9 @@ namespace flashwright::ir {
 // relative error below 4e-6, enough for results of 16 bits.
 V exp2_negative(V x, int degree);
 
+// Hyperbolic tangent, relative error of a few ulp; NaN for NaN.
+V tanh(V x);
+
 // Base-2 logarithm of a normal positive number, error below 2 ulp; NaN for NaN.
 V log2_positive(V x);
 

@@ -37,6 +37,17 @@ void each_row_part(Kernel& k, const std::string& name, int dims,
   if (whole < dims) body(k.ir.i64(whole), dims - whole);
 }
 
+// The slope of a head in units of the scores before their last factor.
+V slope_of(Kernel& k, V batch, V head) {
+  constexpr double kLog2E = 1.4426950408889634;
+  const V place =
+      batch * k.param(Param::alibi_batch_stride) + head * k.param(Param::alibi_head_stride);
+  const V slope =
+      k.ir.load({Kind::f32}, k.ir.element(k.param(Param::alibi_slopes), Kind::f32, place), 4);
+  const V factor = k.param(k.problem.softcap ? Param::softcap_log2 : Param::scale_log2);
+  return divide_float(slope * k.ir.number({Kind::f32}, kLog2E), factor).named("slope");
+}
+
 }  // namespace
 
 TaskRows decode_task(Kernel& k) {
@@ -100,8 +111,7 @@ void fill_row_tables(Kernel& k, const TaskRows& rows, bool inputs, bool outputs)
   Builder& ir = k.ir;
   const auto& at = k.tiling.at;
   const V seq_q = k.param(Param::seq_q);
-  const bool positions = inputs && k.problem.mask != Mask::Kind::none;
-  const V first_position = positions && k.has(Param::q_position) ? k.param(Param::q_position) : V{};
+  const V first_position = inputs && k.has(Param::q_position) ? k.param(Param::q_position) : V{};
   ir.phase("row.tables",
            "Where each row of the tile lies. Rows past the end repeat the last one on the "
            "way in and go to a spare row on the way out.");
@@ -127,6 +137,7 @@ void fill_row_tables(Kernel& k, const TaskRows& rows, bool inputs, bool outputs)
       put(at.queries, Kind::i32, narrow(query, Kind::i32));
       put(at.heads, Kind::i32, narrow(rows.batch * k.param(Param::heads_q) + head, Kind::i32));
     }
+    if (k.problem.alibi && inputs) put(at.slopes, Kind::f32, slope_of(k, rows.batch, head));
     const V advance = less(r + 1, rows.count).named("advance");
     const V following = query + 1;
     const V wraps = equal(following, seq_q).named("wraps");

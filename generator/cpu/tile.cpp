@@ -190,12 +190,12 @@ void multiply_keys(Kernel& k, const TileRows& keys, V scores, V count, V padded,
           return now;
         });
     // Scaling the sums instead of the queries keeps sums of exact products exact.
-    const V scale = splat(k.param(Param::scale_log2), t.lanes).named("scale");
+    ScoreChange change(k, key);
     for (int n = 0; n < columns; ++n) {
       const V place = ir.offset(k.buffer(t.at.tile_max), n * t.lanes * 4);
       V top = track_max ? k.load_floats(place) : V{};
       for (int j = 0; j < t.key_block; ++j) {
-        const V score = (sums[static_cast<std::size_t>(j * columns + n)] * scale).named("score");
+        const V score = change(sums[static_cast<std::size_t>(j * columns + n)], j, n);
         k.store_floats(score, k.at(scores, key, j * t.tile_q + n * t.lanes));
         if (track_max) top = larger_float(score, top).named("max");
       }

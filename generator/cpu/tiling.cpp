@@ -42,16 +42,24 @@ Tiling::Tiling(const Problem& problem, const Schedule& schedule)
   at.words = take(tile_q * kWord);
   at.spare_row = take(head_dim_v * kFloat);
   at.control = take(2 * kWord);
+  at.slopes = at.distances = -1;
+  if (!problem.alibi) return;
+  at.slopes = take(tile_q * kFloat);
+  at.distances = take(tile_q * kFloat);
 }
 
 const char* Tiling::buffer_name(int offset) const {
   const std::pair<int, const char*> names[] = {
-      {at.q, "queries"},           {at.scores, "scores"},       {at.out, "outputs"},
-      {at.row_max, "row.max"},     {at.row_sum, "row.sum"},     {at.tile_max, "tile.max"},
-      {at.alpha, "alpha"},         {at.k, "staged.keys"},       {at.v, "staged.values"},
-      {at.q_rows, "q.rows"},       {at.o_rows, "o.rows"},       {at.lse_offsets, "lse.offsets"},
-      {at.positions, "positions"}, {at.queries, "row.queries"}, {at.heads, "row.heads"},
-      {at.words, "mask.words"},    {at.spare_row, "spare.row"}, {at.control, "float.control"}};
+      {at.q, "queries"},           {at.scores, "scores"},
+      {at.out, "outputs"},         {at.row_max, "row.max"},
+      {at.row_sum, "row.sum"},     {at.tile_max, "tile.max"},
+      {at.alpha, "alpha"},         {at.k, "staged.keys"},
+      {at.v, "staged.values"},     {at.q_rows, "q.rows"},
+      {at.o_rows, "o.rows"},       {at.lse_offsets, "lse.offsets"},
+      {at.positions, "positions"}, {at.queries, "row.queries"},
+      {at.heads, "row.heads"},     {at.words, "mask.words"},
+      {at.spare_row, "spare.row"}, {at.control, "float.control"},
+      {at.slopes, "row.slopes"},   {at.distances, "first.distances"}};
   for (const auto& [start, name] : names)
     if (start == offset) return name;
   return "scratch";

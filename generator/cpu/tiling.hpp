@@ -29,7 +29,8 @@ struct Tiling {
   // Byte offsets in the scratch of a worker; `scratch_bytes` is its size.
   struct {
     int q, scores, out, row_max, row_sum, tile_max, alpha, k, v;
-    int q_rows, o_rows, lse_offsets, positions, queries, heads, words, spare_row, control;
+    int q_rows, o_rows, lse_offsets, positions, queries, heads, words, spare_row, control, slopes,
+        distances;  // with ALiBi
   } at;
   int scratch_bytes = 0;
 

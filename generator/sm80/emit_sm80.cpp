@@ -112,10 +112,9 @@ ParamLayout params_for(const Problem& problem) {
        Param::v_head_stride, Param::o_batch_stride, Param::o_row_stride, Param::o_head_stride,
        Param::lse_batch_stride, Param::lse_head_stride});
   if (unfused) add({Param::batch});
-  add({Param::heads_q, Param::group, Param::seq_q, Param::seq_kv,
-       unfused ? Param::softmax_scale : Param::scale_log2});
-  if (problem.mask == Mask::Kind::causal || problem.mask == Mask::Kind::window)
-    add({Param::q_position});
+  add({Param::heads_q, Param::group, Param::seq_q, Param::seq_kv});
+  if (unfused || !problem.softcap) add({unfused ? Param::softmax_scale : Param::scale_log2});
+  add_score_params(problem, params);
   if (problem.mask == Mask::Kind::window) add({Param::window_left, Param::window_right});
   if (problem.mask == Mask::Kind::blocks)
     add({Param::block_q, Param::block_kv, Param::query_blocks, Param::mask_batch, Param::mask_heads,
@@ -136,6 +135,8 @@ Options options_for(const Problem& problem, const Schedule& schedule) {
   options["FW_MASK"] = problem.mask == Mask::Kind::causal || problem.mask == Mask::Kind::window;
   options["FW_BLOCKS"] = problem.mask == Mask::Kind::blocks;
   options["FW_DROPOUT"] = problem.dropout;
+  options["FW_SOFTCAP"] = problem.softcap;
+  options["FW_ALIBI"] = problem.alibi;
   options["FW_NEGATIVE_SCALE"] = problem.negative_scale;
   options["FW_Q_IN_REGISTERS"] = schedule.q_in_registers != 0;
   options["FW_ONE_STAGE"] = schedule.stages == 1;
@@ -199,6 +200,7 @@ Emission emission(const Problem& problem, const Schedule& schedule) {
   append(constants, print_params(out.plan.params, problem.dtype));
   out.printed["mask.h"] =
       problem.mask == Mask::Kind::blocks ? std::vector<Line>{} : print_mask(problem.mask);
+  out.printed["score.h"] = print_score(problem);
   out.banner = print_banner(problem, schedule, about(problem, schedule), out.plan);
   return out;
 }

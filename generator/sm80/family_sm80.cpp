@@ -116,6 +116,7 @@ Candidate examine(const Problem& problem, const DeviceInfo& device, const Shape&
 // Good schedules found by measurement (docs/performance.md), tried in order until one is legal. None of them spills
 // on any known architecture, but fp32 with head dims above 128 sometimes one register: a test compiles them all.
 enum class Use {
+  unbiased,         // as plain, without ALiBi
   narrow_values,    // as plain, and values no wider than keys
   plain,            // 16 bits, neither dropout nor block lists
   not_both,         // 16 bits, not dropout and block lists together
@@ -130,7 +131,7 @@ struct Seed {
 };
 // clang-format off
 constexpr std::array<Seed, 23> kSeeds = {{
-    {64, Use::plain, "q128.kv96.w4.st2.b2"},
+    {64, Use::unbiased, "q128.kv96.w4.st2.b2"},
     {64, Use::not_both, "q128.kv64.w4.st2.b2"},
     {64, Use::not_both, "q128.kv64.w4.st1.b2"},
     {64, Use::any, "q64.kv64.w4.st2.b2"},
@@ -171,8 +172,10 @@ bool meant_for(const Seed& seed, const Problem& problem) {
   const bool blocks = problem.mask == Mask::Kind::blocks;
   const bool for_single = seed.use == Use::single_not_both || seed.use == Use::single;
   const bool not_both = seed.use == Use::not_both || seed.use == Use::single_not_both;
-  const bool plain = seed.use == Use::plain || seed.use == Use::narrow_values;
+  const bool plain =
+      seed.use == Use::plain || seed.use == Use::unbiased || seed.use == Use::narrow_values;
   if (plain && (problem.dropout || blocks)) return false;
+  if (seed.use == Use::unbiased && problem.alibi) return false;
   if (seed.use == Use::narrow_values && problem.head_dim_v > problem.head_dim) return false;
   if (not_both && problem.dropout && blocks) return false;
   return std::max(problem.head_dim, problem.head_dim_v) <= seed.max_head_dim &&
@@ -190,6 +193,8 @@ std::vector<std::string> FamilySm80::reasons_against(const Problem& problem) con
                                   to_string(problem.target)));
   if (problem.algorithm == Algorithm::unfused && problem.mask == Mask::Kind::blocks)
     reasons.push_back("mask is blocks; the unfused yardstick knows none, causal, window");
+  if (problem.algorithm == Algorithm::unfused && (problem.softcap || problem.alibi))
+    reasons.push_back("the unfused yardstick knows neither softcap nor alibi");
   return reasons;
 }
 

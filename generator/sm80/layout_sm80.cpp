@@ -41,7 +41,8 @@ int estimate_registers(const Problem& problem, const Schedule& schedule) {
   const int row_tiles = layout(problem, schedule).row_tiles;
   const int scores = schedule.tile_kv / 2, output = problem.head_dim_v / 2;
   const int queries = schedule.q_in_registers != 0 ? problem.head_dim / 4 : 0;
-  const int fixed = 60 + (problem.dropout ? 18 : 0) + (problem.mask == Mask::Kind::blocks ? 12 : 0);
+  const int fixed = 60 + (problem.dropout ? 18 : 0) +
+                    (problem.mask == Mask::Kind::blocks ? 12 : 0) + (problem.alibi ? 4 : 0);
   // fp32 sums up parts of a product apart, and splits what goes into them.
   const int parts = problem.dtype == DType::fp32
                         ? (row_tiles * scores + 16) * std::min(problem.head_dim, 32) / 32

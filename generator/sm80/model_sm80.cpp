@@ -60,9 +60,11 @@ TileCost tile_cost(const Problem& problem, const Schedule& s) {
   if (s.q_in_registers == 0) smem += s.tile_q * problem.head_dim * bytes;
   double instructions = elements * kSoftmaxInstructions + operations / 128 + smem / 16;
   if (problem.dropout) instructions += elements * kDropoutInstructions;
+  if (problem.softcap) instructions += elements;
+  if (problem.alibi) instructions += elements * (1 + 1.0 / (s.tile_q / (8.0 * s.warps)));
   if (s.lazy_rescale == 0) instructions += kRescaleInstructions * s.tile_q * problem.head_dim_v;
-  return {operations / mma_rate(problem), smem / kSmemBytes, elements / kExponentials,
-          instructions / kLanes};
+  return {operations / mma_rate(problem), smem / kSmemBytes,
+          elements * (problem.softcap ? 2 : 1) / kExponentials, instructions / kLanes};
 }
 
 // Visible scores as a share of seq_q * seq_kv. Windows and block lists are values of the launch:

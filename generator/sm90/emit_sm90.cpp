@@ -40,6 +40,7 @@ std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
       {"constexpr int kDimSteps = kPaddedDim / 16", "tensor core steps along it"},
       {},
       {"constexpr float kLn2 = 0.6931471805599453f", ""},
+      {"constexpr float kLog2E = 1.4426950408889634f", ""},
       {"constexpr float kLargeExponent = 256.0f", "from here on one rounding would show"},
   };
   if (schedule.longest_first != 0)
@@ -110,11 +111,10 @@ ParamLayout params_for(const Problem& problem, const Schedule& schedule) {
        Param::heads_q,
        Param::group,
        Param::seq_q,
-       Param::seq_kv,
-       Param::scale_log2});
+       Param::seq_kv});
+  if (!problem.softcap) add({Param::scale_log2});
   if (schedule.persistent != 0 || schedule.longest_first != 0) add({Param::batch});
-  if (problem.mask == Mask::Kind::causal || problem.mask == Mask::Kind::window)
-    add({Param::q_position});
+  add_score_params(problem, params);
   if (problem.mask == Mask::Kind::window) add({Param::window_left, Param::window_right});
   if (problem.mask == Mask::Kind::blocks)
     add({Param::block_q, Param::block_kv, Param::query_blocks, Param::mask_batch, Param::mask_heads,
@@ -198,6 +198,8 @@ Emission emission(const Problem& problem, const Schedule& schedule) {
   out.options["FW_BLOCKS"] = problem.mask == Mask::Kind::blocks;
   out.options["FW_DROPOUT"] = problem.dropout;
   out.options["FW_NEGATIVE_SCALE"] = problem.negative_scale;
+  out.options["FW_SOFTCAP"] = problem.softcap;
+  out.options["FW_ALIBI"] = problem.alibi;
   out.options["FW_PERSISTENT"] = schedule.persistent != 0;
   out.options["FW_PING_PONG"] = schedule.ping_pong != 0;
   out.options["FW_LAZY_RESCALE"] = schedule.lazy_rescale != 0;
@@ -212,6 +214,7 @@ Emission emission(const Problem& problem, const Schedule& schedule) {
   out.printed["products.h"] = products(problem, schedule);
   out.printed["mask.h"] =
       problem.mask == Mask::Kind::blocks ? std::vector<Line>{} : print_mask(problem.mask);
+  out.printed["score.h"] = print_score(problem);
   out.banner = print_banner(problem, schedule, about(problem, schedule), out.plan);
   return out;
 }

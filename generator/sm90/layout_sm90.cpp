@@ -51,12 +51,13 @@ Layout layout(const Problem& problem, const Schedule& schedule) {
 }
 
 int consumer_registers(const Problem& problem, const Schedule& schedule) {
-  constexpr int kOther = 28, kCausal = 4, kWindow = 20, kDropout = 20, kBlocks = 60;
+  constexpr int kOther = 28, kCausal = 4, kWindow = 20, kDropout = 20, kBlocks = 60, kAlibi = 4;
   int registers = schedule.tile_kv / 2 + schedule.tile_kv / 4 + problem.head_dim_v / 2 + kOther;
   if (problem.mask == Mask::Kind::causal) registers += kCausal;
   if (problem.mask == Mask::Kind::window) registers += kWindow;
   if (problem.mask == Mask::Kind::blocks) registers += kBlocks;
   if (problem.dropout) registers += kDropout;
+  if (problem.alibi) registers += kAlibi;
   return registers;
 }
 

@@ -15,6 +15,8 @@ constexpr std::array<double, 3> kSoftmaxAlone = {11.0, 13.4, 15.1},
                                 kSoftmaxBeside = {5.8, 8.2, 9.1};
 constexpr double kSoftmaxInstructions = 5;  // that these rates were measured with
 constexpr double kDropoutInstructions = 3.2;
+constexpr double kTanhInstructions = 2;  // one of them shares its unit with the exponential
+constexpr double kAlibiInstructions = 1.5;
 constexpr double kL2Bytes = 35;        // per cycle and multiprocessor, all tiles different
 constexpr double kOverhead = 1.10;     // of a tile, beyond its slowest unit
 constexpr double kStepLatency = 60;    // of a warpgroup, between product and softmax
@@ -37,6 +39,8 @@ double tile_cycles(const Problem& problem, const Schedule& s, int resident) {
   const double scores = static_cast<double>(s.tile_q) * s.tile_kv;
   const double products = scores * dims / 2048;
   double instructions = kSoftmaxInstructions + (problem.dropout ? kDropoutInstructions : 0);
+  if (problem.softcap) instructions += kTanhInstructions;
+  if (problem.alibi) instructions += kAlibiInstructions;
   if (s.lazy_rescale == 0) instructions += static_cast<double>(problem.head_dim_v) / s.tile_kv;
   const double softmax = scores * instructions / kSoftmaxInstructions;
   const double mixed = softmax / kSoftmaxAlone[groups] +

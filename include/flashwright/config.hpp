@@ -56,8 +56,11 @@ struct Config {
   Mask mask;
   double dropout = 0.0;  // probability of dropping a weight, in [0, 1); see docs/semantics.md
   std::optional<double> softmax_scale;  // factor on the scores; default 1 / sqrt(head_dim)
-  bool deterministic = false;           // forbids results that depend on the order of atomics
-  std::string target;    // "sm_90a", "cpu", ...; "" means the best device that is present
+  std::optional<double> softcap;  // cap > 0: a score s becomes cap * tanh(s / cap); default: no cap
+  bool alibi = false;             // adds slope[head] * (kv - q) to the scores; the slopes
+                                  // are an argument of the launch
+  bool deterministic = false;     // forbids results that depend on the order of atomics
+  std::string target;             // "sm_90a", "cpu", ...; "" means the best device that is present
   std::string schedule;  // pins the knobs, e.g. "q128.kv64.w4.st2.b2"; "" lets the library choose
   bool operator==(const Config&) const = default;
 };
@@ -94,6 +97,8 @@ inline std::string to_json(const Config& config) {
   if (config.mask != Mask{}) field("mask", quoted(to_string(config.mask)));
   if (config.dropout != 0.0) field("dropout", number(config.dropout));
   if (config.softmax_scale) field("softmax_scale", number(*config.softmax_scale));
+  if (config.softcap) field("softcap", number(*config.softcap));
+  if (config.alibi) field("alibi", "true");
   if (config.deterministic) field("deterministic", "true");
   if (!config.target.empty()) field("target", quoted(config.target));
   if (!config.schedule.empty()) field("schedule", quoted(config.schedule));

@@ -126,6 +126,9 @@ typedef struct flashwright_arguments {
   int64_t q_position;     /* position of query 0 among the keys */
   int32_t has_q_position; /* 0: seq_kv - seq_q */
   int32_t reserved;
+  const flashwright_tensor*
+      alibi_slopes; /* with "alibi": fp32 (heads_q) or (batch, heads_q), any strides; otherwise NULL.
+                       The score of query i and key j grows by slope * (j - i - q_position) */
 } flashwright_arguments;
 
 /* Sizes that a kernel does not depend on but the choice of the fastest one does. */

@@ -98,6 +98,7 @@ struct Arguments {
   std::uint64_t seed = 0, offset = 0;
   const std::uint64_t* rng_state = nullptr;
   std::optional<std::int64_t> q_position = std::nullopt;
+  std::optional<Tensor> alibi_slopes = std::nullopt;  // with Config::alibi
 
   flashwright_arguments get() {
     flashwright_arguments out{};
@@ -113,6 +114,7 @@ struct Arguments {
     out.rng_state = rng_state;
     out.has_q_position = q_position.has_value() ? 1 : 0;
     out.q_position = q_position.value_or(0);
+    out.alibi_slopes = alibi_slopes ? alibi_slopes->get() : nullptr;
     return out;
   }
 };

@@ -34,13 +34,37 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return value;
 }
 
-// log2(x) with an absolute error below 2^-22 near 1 and a relative one elsewhere.
+// tanh(x) with a relative error below 2^-11.
+__device__ __forceinline__ float tanh_approx(float x) {
+  float value;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(value) : "f"(x));
+  return value;
+}
+
+// tanh(x) with a relative error of a few 2^-24: an odd polynomial, since the quotient would cancel
+// near 0.
+__device__ __forceinline__ float tanh_exact(float x) {
+  const float size = magnitude(x);
+  if (size < 0.6f) {
+    const float square = x * x;
+    float series = fused_multiply_add(-0.00626911968f, square, 0.0211109594f);
+    series = fused_multiply_add(series, square, -0.0538739488f);
+    series = fused_multiply_add(series, square, 0.133329153f);
+    series = fused_multiply_add(series, square, -0.333333313f);
+    return fused_multiply_add(series * square, x, x);
+  }
+  const float above = 1.0f - 2.0f / (exp2_approx(2.88539008f * size) + 1.0f);
+  return x < 0.0f ? -above : above;
+}
+
+// 1 / x with a relative error below 2^-22; subnormal numbers count as 0.
 __device__ __forceinline__ float reciprocal_approx(float x) {
   float value;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
   return value;
 }
 
+// log2(x) with an absolute error below 2^-22 near 1 and a relative one elsewhere.
 __device__ __forceinline__ float log2_approx(float x) {
   float value;
   asm("lg2.approx.f32 %0, %1;" : "=f"(value) : "f"(x));

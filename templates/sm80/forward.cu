@@ -8,6 +8,7 @@
 #include "ptx/async_copy.cuh"
 #include "ptx/matrix.cuh"
 #include "mask.h"
+#include "score.h"
 #include "common/work.cuh"
 #include "common/key_tiles.cuh"
 #include "common/dropout.cuh"
@@ -15,6 +16,7 @@
 #include "common/weights.cuh"
 #include "sm80/tile_copy.cuh"
 #include "common/softmax.cuh"
+#include "common/modify_scores.cuh"
 #include "common/dropout_tile.cuh"
 #include "sm80/products.cuh"
 
@@ -127,10 +129,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
 
   WarpKeys warp_keys;
   warp_keys.start(params, work, warp_row, 16 * kRowTiles);
-#if FW_NEGATIVE_SCALE
+#if FW_SOFTCAP
+  const float scale_log2 = params.softcap_log2;
+#elif FW_NEGATIVE_SCALE
   const float scale_log2 = -params.scale_log2;  // and negated scores
 #else
   const float scale_log2 = params.scale_log2;
+#endif
+#if FW_ALIBI
+  const float slope = find_slope(params, work, scale_log2);
 #endif
 #if FW_DROPOUT
   const u64 dropout_key = find_dropout_key(params);
@@ -180,6 +187,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
 #endif
 #if FW_NEGATIVE_SCALE
     negate(scores);
+#endif
+#if FW_ALIBI
+    modify_scores(scores, params, tiles, work.row_begin + warp_row, slope);
+#elif FW_SOFTCAP
+    modify_scores(scores, params);
 #endif
     if (warp_keys.needs_test(tiles))
       mask_scores(scores, params, work, tiles, work.row_begin + warp_row);

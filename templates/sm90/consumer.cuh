@@ -21,6 +21,9 @@ struct Consumer {
   RingPlace<kStages> behind;  // the tile whose weights wait for their values
   float scale_log2;
   int first_row;  // of the warp
+#if FW_ALIBI
+  float slope;
+#endif
 #if FW_DROPOUT
   u64 dropout_key;
   u32 dropout_head;
@@ -37,9 +40,12 @@ struct Consumer {
 #if FW_PERSISTENT
     output_sent = 0;
 #endif
+#if FW_SOFTCAP
+    scale_log2 = params.softcap_log2;
+#elif FW_NEGATIVE_SCALE
+    scale_log2 = -params.scale_log2;  // and negated scores
+#else
     scale_log2 = params.scale_log2;
-#if FW_NEGATIVE_SCALE
-    scale_log2 = -scale_log2;
 #endif
 #if FW_DROPOUT
     dropout_key = find_dropout_key(params);
@@ -68,6 +74,9 @@ struct Consumer {
     own_keys.start(params, work, group * 64, 64);
     tiles.start(params, work);
     first_row = work.row_begin + group * 64 + warp_index() % 4 * 16;
+#if FW_ALIBI
+    slope = find_slope(params, work, scale_log2);
+#endif
 #if FW_DROPOUT
     dropout_head = static_cast<u32>(work.batch) * params.heads_q + work.head;
 #endif
@@ -149,6 +158,11 @@ struct Consumer {
                                          const QueryTile& work) const {
 #if FW_NEGATIVE_SCALE
     negate(scores);
+#endif
+#if FW_ALIBI
+    modify_scores(scores, params, tiles, first_row, slope);
+#elif FW_SOFTCAP
+    modify_scores(scores, params);
 #endif
     if (own_keys.needs_test(tiles)) hide_scores(scores, params, work, tiles, first_row);
     online_softmax(scores, rows, rescale, scale_log2);

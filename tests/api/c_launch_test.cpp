@@ -106,6 +106,44 @@ TEST_CASE("strides, offsets and a missing LSE are taken as DLPack means them") {
   CHECK(call.lse.front() == -1.0f);
 }
 
+TEST_CASE("slopes of ALiBi come as a tensor, and only where the Config asks for them") {
+  Call call;
+  float slopes[kBatch * kHeads];
+  for (std::size_t i = 0; i < kBatch * kHeads; ++i) slopes[i] = 0.1f * static_cast<float>(i);
+  std::int64_t shape[2] = {kBatch, kHeads};
+  flashwright_tensor tensor = {slopes, 2, 0, 2, 2, 32, 1, shape, nullptr, 0};
+  call.args.alibi_slopes = &tensor;
+  CHECK(call.launch() == FLASHWRIGHT_BAD_ARGUMENT);
+  CHECK(contains(flashwright_last_error(), "alibi_slopes: given slopes; expected none"));
+
+  flashwright_kernel_release(call.kernel);
+  REQUIRE(flashwright_get_kernel(call.engine, R"({"dtype":"fp32","head_dim":16,"alibi":true})",
+                                 nullptr, FLASHWRIGHT_COMPILE, &call.kernel) == FLASHWRIGHT_OK);
+  CHECK(call.launch() == FLASHWRIGHT_OK);
+  for (flashwright_tensor* view : {&call.tq, &call.tk, &call.tv, &call.to, &call.tl, &tensor})
+    view->device_type = 1;
+  const auto checked = [&] {
+    char* report = nullptr;
+    REQUIRE(flashwright_check(R"({"dtype":"fp32","head_dim":16,"alibi":true})", &call.args, 1000,
+                              &report) == FLASHWRIGHT_OK);
+    const bool passed = contains(report, "\"passed\":true");
+    flashwright_free(report);
+    return passed;
+  };
+  CHECK(checked());
+  slopes[3] += 0.5f;  // of the last head
+  CHECK(!checked());
+  tensor.type_bits = 16;
+  char* report = nullptr;
+  CHECK(flashwright_check(R"({"dtype":"fp32","head_dim":16,"alibi":true})", &call.args, 1000,
+                          &report) == FLASHWRIGHT_BAD_ARGUMENT);
+  CHECK(contains(flashwright_last_error(), "alibi_slopes: given fp16; expected fp32"));
+  call.args.alibi_slopes = nullptr;
+  CHECK(flashwright_check(R"({"dtype":"fp32","head_dim":16,"alibi":true})", &call.args, 1000,
+                          &report) == FLASHWRIGHT_BAD_ARGUMENT);
+  CHECK(contains(flashwright_last_error(), "alibi_slopes: given none"));
+}
+
 TEST_CASE("block lists made from a mask carry their arrays") {
   const std::vector<std::uint8_t> keep(5 * 7, 1);
   flashwright_blocks* blocks = nullptr;

@@ -83,7 +83,7 @@ TEST_CASE("normalising shows every default and the probability that is realised"
   Engine engine(in_memory());
   const json n = json::parse(normalised(engine, R"({"dtype":"fp16","head_dim":64})"));
   check_fields(n, {"direction", "dtype", "head_dim", "head_dim_v", "mask", "dropout",
-                   "softmax_scale", "deterministic", "target", "schedule"});
+                   "softmax_scale", "alibi", "deterministic", "target", "schedule"});
   CHECK(n["softmax_scale"] == 0.125);
   CHECK(n["head_dim_v"] == 64);
   CHECK(n["target"] == "sm_80");

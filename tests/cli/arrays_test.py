@@ -85,8 +85,8 @@ class Numbers(CliTest):
         return self.ok("run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--target", "cpu", "-o", "o.npy",
                        "--lse", "lse.npy", *arguments)
 
-    def compare(self, tolerance=1e-5, visible=None, scale=None, of=lambda x: x):
-        out, lse = attention(*self.values, self.SHAPE, visible, scale)
+    def compare(self, tolerance=1e-5, visible=None, scale=None, of=lambda x: x, change=None):
+        out, lse = attention(*self.values, self.SHAPE, visible, scale, change)
         _, _, got = read_npy(self.path("o.npy"))
         self.assertLess(max(abs(of(a) - b) for a, b in zip(got, out)), tolerance)
         _, _, got = read_npy(self.path("lse.npy"))
@@ -138,6 +138,24 @@ class Numbers(CliTest):
         self.compare(visible=lambda b, h, i, j: j <= i - 3)  # the first rows see nothing
         self.run_files("--mask", "window:1,2")
         self.compare(visible=lambda b, h, i, j: i + 1 <= j <= i + 4)
+
+    def test_softcap_and_slopes(self):
+        self.write()
+        b, _, heads = self.SHAPE[:3]
+        self.run_files("--softcap", "0.5", "--check")
+        self.compare(change=lambda s, bb, h, i, j: 0.5 * math.tanh(s / 0.5))
+        for shape in [(heads,), (b, heads)]:
+            slopes = noise(math.prod(shape), 8)
+            write_npy(self.path("s.npy"), "<f4", shape, slopes)
+            self.run_files("--alibi-slopes", "s.npy", "--check")  # bottom-right: seq_kv - seq_q = 2
+            self.compare(change=lambda s, bb, h, i, j: s + slopes[(bb * heads + h) % len(slopes)] * (j - i - 2))
+        files = ["run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--target", "cpu"]
+        self.fails(2, ["alibi_slopes", "given none"], *files, "--alibi")
+        self.fails(2, ["softcap is 0", "1e-18"], *files, "--softcap", "0")
+        write_npy(self.path("s.npy"), "<f4", (heads + 1,), [0] * (heads + 1))
+        self.fails(2, ["alibi_slopes", "(5)", "(4) or (2, 4)"], *files, "--alibi-slopes", "s.npy")
+        write_npy(self.path("s.npy"), "<f4", (1, b, heads), [0] * (b * heads))
+        self.fails(2, ["--alibi-slopes", "(heads) or (batch, heads)"], *files, "--alibi-slopes", "s.npy")
 
     def test_block_masks(self):
         self.write()

@@ -130,7 +130,7 @@ def float_of_bfloat(bits):
     return struct.unpack("<f", struct.pack("<I", bits << 16))[0]
 
 
-def attention(q, k, v, shape, visible=None, scale=None):
+def attention(q, k, v, shape, visible=None, scale=None, change=None):
     """Exact attention of (batch, seq, heads, dim) lists in Python's doubles: flat output and lse."""
     from math import exp, fsum, log, sqrt
     batch, seq_q, heads, dim, seq_kv, heads_kv, dim_v = shape
@@ -144,6 +144,8 @@ def attention(q, k, v, shape, visible=None, scale=None):
                 keys = [j for j in range(seq_kv) if visible is None or visible(b, h, i, j)]
                 rows = [(b * seq_kv + j) * heads_kv + h // group for j in keys]
                 scores = [scale * fsum(q[at + d] * k[row * dim + d] for d in range(dim)) for row in rows]
+                if change is not None:
+                    scores = [change(s, b, h, i, j) for s, j in zip(scores, keys)]
                 if not scores:
                     lse[(b * heads + h) * seq_q + i] = float("-inf")
                     continue

@@ -248,6 +248,33 @@ Case powers() {
   return c;
 }
 
+Words tangent_arguments() {
+  Words in;
+  for (int i = -640; i <= 640; ++i) in.push_back(bits_of(static_cast<float>(i) * 0.0171875f));
+  for (const double value : random_fractions(9, 1000))
+    in.push_back(bits_of(static_cast<float>(std::ldexp(value, static_cast<int>(value * 90)))));
+  for (const std::uint32_t bits : interesting_floats()) in.push_back(bits);
+  return in;
+}
+
+// The manual promises a relative error of 2^-11 of the instruction; the function for fp32 is ours, and
+// has a few units in the last place besides those of the power in it.
+Case tangents(bool exact) {
+  const Words in = tangent_arguments();
+  const std::string name = exact ? "tanh_exact" : "tanh_approx";
+  Case c = map_case(exact ? "tanh_fp32" : "tanh", name, in.size(),
+                    "  output_float(params, i, " + name + "(input_float(params, i)));\n");
+  Words out;
+  for (const std::uint32_t bits : in) {
+    const double value = std::tanh(static_cast<double>(float_of(bits)));
+    out.push_back(bits_of(static_cast<float>(value)));
+    c.bound.push_back(std::fabs(value) * (exact ? 8 * 0x1p-24 : 0x1p-11) + 0x1p-149);
+  }
+  c.input = bytes_of(in);
+  c.expected = bytes_of(out);
+  return c;
+}
+
 Case logarithms() {
   Words in = random_words(7, 1000);
   for (std::uint32_t& word : in) word &= 0x7fffffffu;
@@ -335,6 +362,8 @@ std::vector<Case> math_cases() {
                              rounded_tf32(false),
                              rounded_tf32(true),
                              powers(),
+                             tangents(false),
+                             tangents(true),
                              logarithms(),
                              reciprocals(),
                              approximated_nan()};

@@ -155,6 +155,77 @@ TEST_CASE("tensors of the wrong rank, type, device or shape are refused by name"
     check_refused(Call(DType::fp32), row);
 }
 
+TEST_CASE("slopes are asked for by the Config, and have to fit") {
+  const std::vector<Refused> table = {
+      {"none", [](Call& c) { c.args.alibi_slopes.reset(); }, {"alibi_slopes", "none", "alibi"}},
+      {"fp16",
+       [](Call& c) { c.args.alibi_slopes->dtype = DType::fp16; },
+       {"alibi_slopes", "fp16", "fp32"}},
+      {"host memory",
+       [](Call& c) { c.args.alibi_slopes->device = BackendKind::cpu; },
+       {"alibi_slopes", "memory of cpu", "memory of cuda"}},
+      {"another device",
+       [](Call& c) { c.args.alibi_slopes->device_index = 2; },
+       {"alibi_slopes", "device 2", "device 0"}},
+      {"heads of keys",
+       [](Call& c) { c.args.alibi_slopes->shape[1] = kHeadsKv; },
+       {"alibi_slopes", "(2, 2)", "(6) or (2, 6)"}},
+      {"transposed",
+       [](Call& c) { std::swap(c.args.alibi_slopes->shape[0], c.args.alibi_slopes->shape[1]); },
+       {"alibi_slopes", "(6, 2)", "(heads_q) or (batch, heads_q)"}},
+      {"a scalar",
+       [](Call& c) {
+         c.args.alibi_slopes->ndim = 1;
+         c.args.alibi_slopes->shape[0] = 1;
+       },
+       {"alibi_slopes", "(1)", "(6) or (2, 6)"}},
+      {"rank 3",
+       [](Call& c) { c.args.alibi_slopes->ndim = 3; },
+       {"alibi_slopes", "(2, 6, 1)", "(6) or (2, 6)"}},
+      {"null data",
+       [](Call& c) { c.args.alibi_slopes->data = nullptr; },
+       {"alibi_slopes", "null pointer", "address"}},
+      {"misaligned",
+       [](Call& c) { c.args.alibi_slopes->data = reinterpret_cast<void*>(0x100002); },
+       {"alibi_slopes", "0x100002", "multiple of 4"}}};
+  Call call;
+  call.config.alibi = true;
+  call.problem = normalise(call.config, call.problem.target);
+  call.args.alibi_slopes = Call::tensor(6, DType::fp32, {kBatch, kHeadsQ, 1, 1});
+  call.args.alibi_slopes->ndim = 2;
+  call.args.alibi_slopes->stride = {-9, 3, 1, 1};
+  for (const Refused& row : table) check_refused(call, row);
+  check_refused(Call(), {"not asked for",
+                         [&](Call& c) { c.args.alibi_slopes = call.args.alibi_slopes; },
+                         {"alibi_slopes", "slopes", "no alibi"}});
+  CHECK(call.value(Param::alibi_slopes) == 6 << 20);
+  CHECK(call.value(Param::alibi_batch_stride) == -9);
+  CHECK(call.value(Param::alibi_head_stride) == 3);
+  call.args.alibi_slopes->ndim = 1;
+  call.args.alibi_slopes->shape[0] = kHeadsQ;
+  CHECK(call.value(Param::alibi_batch_stride) == 0);
+  CHECK(call.value(Param::alibi_head_stride) == -9);
+}
+
+TEST_CASE("factors of the scores, with and without a cap and slopes") {
+  Call call;
+  call.config.softmax_scale = -0.5;
+  call.config.softcap = 30;
+  call.problem = normalise(call.config, call.problem.target);
+  const ParamValues capped = call.resolve().values;
+  CHECK(as_float(capped.at(Param::softcap_log2)) == doctest::Approx(30 / std::log(2.0)));
+  CHECK(as_float(capped.at(Param::tanh_scale)) == doctest::Approx(-0.5 / 30));
+  // A slope is divided by the factor of the scores, which therefore is no smaller than this.
+  Call flat;
+  flat.config.alibi = true;
+  flat.config.softmax_scale = 0;
+  flat.problem = normalise(flat.config, flat.problem.target);
+  flat.args.alibi_slopes = Call::tensor(6, DType::fp32, {kHeadsQ, 1, 1, 1});
+  flat.args.alibi_slopes->ndim = 1;
+  CHECK(as_float(flat.resolve().values.at(Param::scale_log2)) ==
+        doctest::Approx(0x1p-80 / std::log(2.0)));
+}
+
 TEST_CASE("head counts that do not divide are refused with both numbers") {  // C32
   for (const auto& [heads_q, heads_kv] : {std::pair{3, 2}, {33, 2}, {2, 3}, {4, 0}}) {
     Call call;

@@ -30,7 +30,7 @@ rc::Gen<ExprPtr> trees(int depth) {
     const Op op =
         *gen::element(Op::negate, Op::logical_not, Op::add, Op::sub, Op::mul, Op::div, Op::lt,
                       Op::le, Op::gt, Op::ge, Op::eq, Op::ne, Op::logical_and, Op::logical_or,
-                      Op::select, Op::min, Op::max, Op::abs, Op::ceil_div, Op::floor_div);
+                      Op::select, Op::min, Op::max, Op::abs, Op::tanh, Op::ceil_div, Op::floor_div);
     std::vector<ExprPtr> args;
     for (int i = 0; i < arity(op); ++i) args.push_back(*trees(depth - 1));
     return call(op, args);
@@ -48,6 +48,19 @@ bool equal(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b
 double evaluate(std::string_view text) { return evaluate(*parse_expr(text), value_of); }
 
 }  // namespace
+
+TEST_CASE("a variable is replaced wherever it stands") {
+  const ExprPtr tree = substitute(parse_expr("q + tanh(q * kv)"), "q", parse_expr("kv - 1"));
+  CHECK(to_string(*tree) == "kv - 1 + tanh((kv - 1) * kv)");
+  CHECK(same(*substitute(tree, "q", number(1)), *tree));
+}
+
+TEST_CASE("every operation can be told to round") {
+  const auto whole = [](const Expr&, double value) { return std::floor(value); };
+  const ExprPtr tree = parse_expr("7 / 2 + 7 / 4");
+  CHECK(evaluate(*tree, value_of) == 5.25);
+  CHECK(evaluate(*tree, value_of, whole) == 4);
+}
 
 TEST_CASE("a printed tree reads back as the same tree") {
   property("print and parse", [] {

@@ -58,8 +58,9 @@ TEST_CASE("the JSON text does not follow the locale of the host program") {
 TEST_CASE("an unknown field is an error that lists the known ones") {
   const Error error = error_of([] { config_from_json(R"({"head_dim":64,"headdim_v":64})"); });
   CHECK(error.status == Status::bad_argument);
-  for (const char* part : {"headdim_v", "unknown field", "head_dim_v", "dtype", "mask", "dropout",
-                           "softmax_scale", "deterministic", "target", "schedule", "direction"})
+  for (const char* part :
+       {"headdim_v", "unknown field", "head_dim_v", "dtype", "mask", "dropout", "softmax_scale",
+        "softcap", "alibi", "deterministic", "target", "schedule", "direction"})
     CHECK(contains(error.message, part));
 }
 
@@ -80,6 +81,8 @@ TEST_CASE("a field of the wrong kind is refused with its name, its value and wha
       {R"({"dropout":"0.1"})", {"dropout", "0.1", "a number"}},
       {R"({"softmax_scale":true})", {"softmax_scale", "true", "a number"}},
       {R"({"deterministic":1})", {"deterministic", "1", "true, false"}},
+      {R"({"softcap":true})", {"softcap", "true", "a number"}},
+      {R"({"alibi":0.5})", {"alibi", "0.5", "true, false"}},
       {R"({"target":80})", {"target", "80", "a text"}},
       {R"({"schedule":{"q":1}})", {"schedule", "{\"q\":1}", "a text"}},
       {R"({"direction":1})", {"direction", "1", "a text"}},
@@ -110,6 +113,11 @@ TEST_CASE("a value out of range is refused with its name, its value and what is 
       {R"({"head_dim":64,"dropout":"nan"})", {"dropout", "nan", "from 0 to below 1"}},
       {R"({"head_dim":64,"softmax_scale":"nan"})", {"softmax_scale", "nan", "finite"}},
       {R"({"head_dim":64,"softmax_scale":"-inf"})", {"softmax_scale", "-inf", "finite"}},
+      {R"({"head_dim":64,"softcap":0})", {"softcap", "0", "from 1e-18", "left out"}},
+      {R"({"head_dim":64,"softcap":-30})", {"softcap", "-30", "from 1e-18"}},
+      {R"({"head_dim":64,"softcap":1e20})", {"softcap", "1e+20", "to 1e+18"}},
+      {R"({"head_dim":64,"softcap":"nan"})", {"softcap", "nan", "from 1e-18"}},
+      {R"({"head_dim":64,"softcap":"inf"})", {"softcap", "inf", "to 1e+18"}},
       {R"({"head_dim":64,"direction":"backward"})", {"direction", "backward", "forward"}}};
   for (const BadField& row : table) {
     INFO(row.json);
@@ -127,10 +135,11 @@ TEST_CASE("all faults are told at once") {
   config.dropout = 2;
   config.softmax_scale = NAN;
   config.direction = "sideways";
-  CHECK(config_faults(config).size() == 5);
+  config.softcap = 0;
+  CHECK(config_faults(config).size() == 6);
   const std::string message = error_of([&] { normalise(config, kTarget); }).message;
-  for (const char* field :
-       {"head_dim is", "head_dim_v is", "dropout is", "softmax_scale is", "direction is"})
+  for (const char* field : {"head_dim is", "head_dim_v is", "dropout is", "softmax_scale is",
+                            "direction is", "softcap is"})
     CHECK(contains(message, field));
 }
 
@@ -140,14 +149,17 @@ TEST_CASE("normalising makes defaults explicit and takes run-time values out") {
   config.mask = Mask::window(10, 20);
   config.dropout = 0.25;
   config.softmax_scale = 0.5;
+  config.softcap = 30;
+  config.alibi = true;
   const Problem problem = normalise(config, kTarget);
   CHECK(problem.head_dim_v == 64);
   CHECK(problem.dropout);
   config.mask = Mask::window(-1, 3);
   config.dropout = 0.75;
   config.softmax_scale.reset();
+  config.softcap = 50;
   CHECK(normalise(config, kTarget) == problem);
-  CHECK(to_string(problem) == "forward bf16 d64 window dropout sm_80");
+  CHECK(to_string(problem) == "forward bf16 d64 window dropout softcap alibi sm_80");
 }
 
 TEST_CASE("the canonical text tells Problems apart, and nothing else does") {
@@ -159,12 +171,12 @@ TEST_CASE("the canonical text tells Problems apart, and nothing else does") {
         for (const int head_dim_v : {8, 64, 128})
           for (const auto kind :
                {Mask::Kind::none, Mask::Kind::causal, Mask::Kind::window, Mask::Kind::blocks})
-            for (const bool dropout : {false, true})
-              for (const bool negative : {false, true})
-                for (const Target& target : {kTarget, Target{BackendKind::cuda, "sm_90a"},
-                                             Target{BackendKind::cpu, "avx2"}})
-                  all.push_back({Direction::forward, algorithm, dtype, head_dim, head_dim_v, kind,
-                                 dropout, target, negative});
+            for (int options = 0; options < 16; ++options)
+              for (const Target& target :
+                   {kTarget, Target{BackendKind::cuda, "sm_90a"}, Target{BackendKind::cpu, "avx2"}})
+                all.push_back({Direction::forward, algorithm, dtype, head_dim, head_dim_v, kind,
+                               options % 2 == 1, options / 2 % 2 == 1, options / 4 % 2 == 1, target,
+                               options >= 8});
   for (const Problem& problem : all) texts.insert(to_string(problem));
   CHECK(texts.size() == all.size());
   CHECK(std::set<Problem>(all.begin(), all.end()).size() == all.size());

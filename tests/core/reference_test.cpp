@@ -69,6 +69,16 @@ TinyAttention tiny_of(const HostProblem& host) {
                     static_cast<std::uint32_t>(threshold));
       return (word >> (j % 32) & 1u) != 0 ? 256.0 / (256 - threshold) : 0.0;
     };
+  const std::optional<double> cap = host.config.softcap;
+  const bool alibi = host.config.alibi;
+  tiny.change = [&host, cap, alibi, position](double score, std::int64_t b, std::int64_t h,
+                                              std::int64_t i, std::int64_t j) {
+    if (cap) score = *cap * (1 - 2 / (std::exp(2 * score / *cap) + 1));
+    if (!alibi) return score;
+    const bool of_each_batch = host.arguments.alibi_slopes->ndim == 2;
+    const double slope = host.slopes.at(of_each_batch ? b : 0, h, 0, 0);
+    return score + slope * static_cast<double>(j - (i + position));
+  };
   return tiny;
 }
 

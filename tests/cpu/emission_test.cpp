@@ -33,14 +33,16 @@ std::vector<Problem> sample(const std::string& rung) {
       for (const Mask::Kind mask :
            {Mask::Kind::none, Mask::Kind::causal, Mask::Kind::window, Mask::Kind::blocks}) {
         if (dim != 64 && mask != Mask::Kind::causal) continue;
-        for (const bool dropout : {false, true}) {
-          if (dropout && dtype != DType::bf16) continue;
+        for (const int option : {0, 1, 2, 3}) {
+          if (option != 0 && dtype != DType::bf16) continue;
           Problem problem;
           problem.dtype = dtype;
           problem.head_dim = dim;
           problem.head_dim_v = dim_v;
           problem.mask = mask;
-          problem.dropout = dropout;
+          problem.dropout = option == 1;
+          problem.softcap = option >= 2;
+          problem.alibi = option == 3;
           problem.target = {BackendKind::cpu, rung};
           all.push_back(problem);
         }

@@ -107,6 +107,30 @@ TEST_CASE("exp2 to 2 ulp") {
   }
 }
 
+TEST_CASE("tanh to 4 ulp") {
+  for (const std::string& rung : rungs()) {
+    const Operation tangent = on_floats(rung, [](V x) { return tanh(x); });
+    std::vector<float> in;
+    for (std::uint32_t bits = 0x00800000u; bits < 0x41a00000u; bits += 9973) {
+      in.push_back(std::bit_cast<float>(bits));
+      in.push_back(-in.back());
+    }
+    const std::vector<float> out = apply(tangent, in);
+    double worst = 0;
+    for (std::size_t i = 0; i < in.size(); ++i)
+      worst = std::max(worst, ulps(out[i], std::tanh(static_cast<double>(in[i]))));
+    CAPTURE(rung);
+    CHECK(worst <= 4);
+    const float infinity = std::numeric_limits<float>::infinity();
+    const std::vector<float> special =
+        apply(tangent, {0.0f, -0.0f, 1e4f, -3e38f, infinity, -infinity, std::nanf("")});
+    for (const std::size_t i : {0u, 1u}) CHECK(special[i] == 0.0f);
+    for (const std::size_t i : {2u, 4u}) CHECK(special[i] == 1.0f);
+    for (const std::size_t i : {3u, 5u}) CHECK(special[i] == -1.0f);
+    CHECK(std::isnan(special[6]));
+  }
+}
+
 TEST_CASE("log2 to 2 ulp") {
   for (const std::string& rung : rungs()) {
     const Operation log2 = on_floats(rung, [](V x) { return log2_positive(x); });

@@ -32,6 +32,9 @@ Config any_config() {
   config.head_dim_v = *rc::gen::oneOf(rc::gen::just(0), head_dims());
   config.mask = any_mask();
   config.dropout = *rc::gen::element(0.0, 0.0, 0.0, 0.1, 0.5, 0.9);
+  config.softcap = *rc::gen::element<std::optional<double>>(std::nullopt, std::nullopt, 0.7, 30.0);
+  config.alibi = *rc::gen::inRange(0, 3) == 0;
+  config.softmax_scale = *rc::gen::element<std::optional<double>>(std::nullopt, std::nullopt, -0.2);
   return config;
 }
 
@@ -54,7 +57,8 @@ void check(const Config& config, const Shape& shape, const How& how) {
     const int block_q = *rc::gen::element(1, 4, 16, 20, 64, 128);
     const int block_kv = *rc::gen::element(1, 5, 16, 32, 48, 128);
     host.use_random_blocks(block_q, block_kv, *rc::gen::arbitrary<bool>(), 7);
-  } else if (config.mask.kind != Mask::Kind::none && *rc::gen::arbitrary<bool>()) {
+  } else if ((config.mask.kind != Mask::Kind::none || config.alibi) &&
+             *rc::gen::arbitrary<bool>()) {
     host.arguments.q_position = *rc::gen::inRange(-70, 200);
   }
   const std::string fault = run_and_judge(host, how, 24);
@@ -108,6 +112,8 @@ TEST_CASE("random problems in three passes") {
   check_some([] {
     Config config = any_config();
     config.dropout = 0;
+    config.softcap.reset();
+    config.alibi = false;
     if (config.mask.kind == Mask::Kind::blocks) config.mask = Mask::window(5, 40);
     How how;
     how.algorithm = Algorithm::unfused;

@@ -27,11 +27,14 @@ std::unique_ptr<HostProblem> problem_for(const Problem& problem, const Shape& sh
     config.mask.right = static_cast<std::int64_t>(random() % 40) - 1;
   }
   if (problem.dropout) config.dropout = 0.25;
+  if (problem.softcap) config.softcap = random() % 2 == 0 ? 0.8 : 20.0;
+  config.alibi = problem.alibi;
+  if (problem.negative_scale) config.softmax_scale = -0.2;
   auto host = std::make_unique<HostProblem>(config, shape, layout, seed % 1000);
   if (problem.mask == Mask::Kind::blocks)
     host->use_random_blocks(16 << random() % 3, 32 << random() % 2, random() % 2 == 0, random());
-  if ((problem.mask == Mask::Kind::causal || problem.mask == Mask::Kind::window) &&
-      random() % 2 == 0)
+  const bool positions = problem.mask == Mask::Kind::causal || problem.mask == Mask::Kind::window;
+  if ((positions || problem.alibi) && random() % 2 == 0)
     host->arguments.q_position = static_cast<std::int64_t>(random() % 100) - 20;
   return host;
 }

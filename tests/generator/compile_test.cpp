@@ -42,9 +42,9 @@ std::vector<Problem> grid() {
       for (const auto& [head_dim, head_dim_v] : kHeadDims)
         for (const auto kind :
              {Mask::Kind::none, Mask::Kind::causal, Mask::Kind::window, Mask::Kind::blocks})
-          for (const bool dropout : {false, true})
+          for (const int option : {0, 1, 2, 3})  // dropout, softcap, ALiBi
             out.push_back({Direction::forward, Algorithm::tiled, dtype, head_dim, head_dim_v, kind,
-                           dropout, target});
+                           option == 1, option == 2, option == 3, target});
   return out;
 }
 
@@ -181,7 +181,7 @@ TEST_CASE("the whole pruned space of the common problems compiles as estimated")
          {std::pair{DType::bf16, 64}, {DType::bf16, 128}, {DType::fp32, 64}})
       for (const NamedKernel& kernel :
            all_of_the_space({Direction::forward, Algorithm::tiled, dtype, head_dim, head_dim,
-                             Mask::Kind::causal, false, target}))
+                             Mask::Kind::causal, false, false, false, target}))
         kernels.push_back(kernel);
   check_all("whole space", kernels, true);
 }

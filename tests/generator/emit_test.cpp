@@ -101,6 +101,8 @@ TEST_CASE("the banner tells how to emit the file again") {
                                     "--schedule " + to_string(kernel.schedule)})
       CHECK(contains(command, part));
     CHECK(contains(command, "--dropout") == kernel.problem.dropout);
+    CHECK(contains(command, "--softcap") == kernel.problem.softcap);
+    CHECK(contains(command, "--alibi") == kernel.problem.alibi);
     CHECK(contains(command, "--head-dim-v") ==
           (kernel.problem.head_dim != kernel.problem.head_dim_v));
     CHECK(contains(command, "--mask") == (kernel.problem.mask != Mask::Kind::none));
@@ -184,6 +186,8 @@ TEST_CASE("run-time values never change the text") {
   const auto text = [&](const char* json) {
     return sm80_family().emit(normalise(config_from_json(json), target), schedule).text;
   };
+  CHECK(text(R"({"head_dim":64,"softcap":1})") ==
+        text(R"({"head_dim":64,"softcap":50,"softmax_scale":-2})"));
   CHECK(text(R"({"head_dim":64,"mask":"window:1,2","dropout":0.1})") ==
         text(R"({"head_dim":64,"mask":"window:-1,999","dropout":0.7,"softmax_scale":3})"));
   CHECK(text(R"({"head_dim":64})") ==

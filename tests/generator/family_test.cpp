@@ -40,8 +40,9 @@ void each_problem(const Target& target, const Visit& visit) {
       for (const auto kind :
            {Mask::Kind::none, Mask::Kind::causal, Mask::Kind::window, Mask::Kind::blocks})
         for (const bool dropout : {false, true})
-          visit(Problem{Direction::forward, Algorithm::tiled, dtype, head_dim, head_dim_v, kind,
-                        dropout, target});
+          for (const bool modified : {false, true})
+            visit(Problem{Direction::forward, Algorithm::tiled, dtype, head_dim, head_dim_v, kind,
+                          dropout, modified, modified, target});
 }
 
 // What a multiprocessor has, by the programming guide, and what a candidate asks of it.
@@ -94,8 +95,16 @@ TEST_CASE("legal candidates fit the device, and each rejection says why") {  // 
     const DeviceInfo device = assumed_device(target);
     CHECK(device.smem_per_block == limit);
     for (const int head_dim : {64, 128, 256}) {
-      const Problem problem{Direction::forward, Algorithm::tiled,   DType::bf16, head_dim,
-                            head_dim,           Mask::Kind::causal, false,       target};
+      const Problem problem{Direction::forward,
+                            Algorithm::tiled,
+                            DType::bf16,
+                            head_dim,
+                            head_dim,
+                            Mask::Kind::causal,
+                            false,
+                            false,
+                            false,
+                            target};
       int legal = 0, too_large = 0, wrong = 0;
       for (const Candidate& candidate : sm80_family().space(problem, device, kLong)) {
         legal += candidate.rejected.empty();

@@ -77,6 +77,43 @@ TEST_CASE("division is refused, as integers and numbers divide differently") {
     CHECK(error_of([&] { cuda(text); }).status == Status::internal);
 }
 
+TEST_CASE("expressions of scores are floating-point, with names for what is known") {
+  const CudaNames names = {{"score", "score"},
+                           {"slope / softcap", "slope"},
+                           {"kv - q", "distance"},
+                           {"bias", "params.bias"}};
+  const auto text = [&](const char* expr, DType dtype = DType::bf16) {
+    return print_cuda_float(*parse_expr(expr), names, dtype);
+  };
+  CHECK(text("tanh(score)") == "tanh_approx(score)");
+  CHECK(text("tanh(score)", DType::fp32) == "tanh_exact(score)");
+  CHECK(text("score + slope / softcap * (kv - q)") == "fused_multiply_add(slope, distance, score)");
+  CHECK(text("score - bias * 2") == "fused_multiply_add(-params.bias, 2.0f, score)");
+  CHECK(text("bias * score - 0.1") == "fused_multiply_add(params.bias, score, -0.1f)");
+  CHECK(text("(score + 1) * (score - 1.5)") == "(score + 1.0f) * (score - 1.5f)");
+  CHECK(text("score / (bias * 1e-9)") == "score / (params.bias * 1e-09f)");
+  CHECK(text("max(abs(score), bias)") == "larger_float(magnitude(score), params.bias)");
+  CHECK(text("score > 0 && !(bias <= score) ? -score : bias") ==
+        "score > 0.0f && !(params.bias <= score) ? -score : params.bias");
+  for (const char* unknown : {"window", "floor_div(score, 2)", "score + slope"})
+    CHECK(error_of([&] { text(unknown); }).status == Status::internal);
+}
+
+TEST_CASE("the change of a score is one function, in the units of the kernel") {
+  const auto printed = [](const char* config) {
+    return join(print_score(normalise(config_from_json(config), parse_target("sm_80"))));
+  };
+  CHECK(printed(R"({"head_dim":64})").empty());
+  CHECK(contains(printed(R"({"head_dim":64,"softcap":5})"),
+                 "float modified(const Params& params, float score) {\n"
+                 "  return tanh_approx(params.tanh_scale * score);\n}\n"));
+  CHECK(contains(printed(R"({"head_dim":64,"alibi":true})"),
+                 "  return fused_multiply_add(slope, distance, score);\n}\n"));
+  CHECK(contains(
+      printed(R"({"head_dim":64,"alibi":true,"softcap":5,"dtype":"fp32"})"),
+      "  return fused_multiply_add(slope, distance, tanh_exact(params.tanh_scale * score));\n}\n"));
+}
+
 TEST_CASE("constants come in groups, with their comments in one column") {
   const std::vector<Constant> constants = {{"constexpr int kA = 1", "one"},
                                            {"constexpr int kLonger = 22", "two"},

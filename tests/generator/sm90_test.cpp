@@ -64,13 +64,13 @@ TEST_CASE("the roles take no more registers than a block begins with") {
 TEST_CASE("every problem of the family has a schedule, and tiles that do not overlap") {
   for (const char* dtype : {"fp16", "bf16"})
     for (const char* mask : {"none", "causal", "window:3,4", "blocks"})
-      for (const char* dropout : {"0", "0.1"})
+      for (const char* options : {"", R"("dropout":0.1,)", R"("alibi":true,)"})
         for (int dim = 8; dim <= 256; dim += 8)
           for (const int dim_v : {dim, 8, 128, 256}) {
             const Problem problem =
-                problem_of(std::string(R"({"dtype":")") + dtype + R"(","mask":")" + mask +
-                           R"(","dropout":)" + dropout + R"(,"head_dim":)" + std::to_string(dim) +
-                           R"(,"head_dim_v":)" + std::to_string(dim_v) + "}");
+                problem_of(std::string(R"({"dtype":")") + dtype + R"(","mask":")" + mask + R"(",)" +
+                           options + R"("head_dim":)" + std::to_string(dim) + R"(,"head_dim_v":)" +
+                           std::to_string(dim_v) + "}");
             CAPTURE(to_string(problem));
             const bool tight = problem.mask == Mask::Kind::blocks && problem.dropout && dim_v > 224;
             REQUIRE(sm90_family().reasons_against(problem).empty() == !tight);

@@ -451,18 +451,6 @@ __device__ __forceinline__ float quad_sum(float value) {
   return value + shuffle_xor(value, 2);
 }
 
-// Changes the sign of all scores.
-__device__ __forceinline__ void negate(float (&scores)[kRowTiles][kKeyTiles][4]) {
-#pragma unroll
-  for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) scores[m][n][i] = -scores[m][n][i];
-    }
-  }
-}
-
 // Hides the scores of keys that a row must not see. `first_row` is the first of the warp's rows.
 __device__ __forceinline__ void mask_scores(float (&scores)[kRowTiles][kKeyTiles][4],
                                             const Params& params, const QueryTile& work,
@@ -702,7 +690,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
 
   WarpKeys warp_keys;
   warp_keys.start(params, work, warp_row, 16 * kRowTiles);
-  const float scale_log2 = magnitude(params.scale_log2);
+  const float scale_log2 = params.scale_log2;
   float out[kRowTiles][kDimTiles][4] = {};
   RowState rows[kRowTiles][2];
 #pragma unroll
@@ -725,7 +713,6 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     if (!warp_keys.visible(tiles)) continue;
     float scores[kRowTiles][kKeyTiles][4] = {};
     multiply_queries_keys(scores, warp_queries, key_address<kHeadDim>(tile_keys));
-    if (params.scale_log2 < 0.0f) negate(scores);
     if (warp_keys.needs_test(tiles))
       mask_scores(scores, params, work, tiles, work.row_begin + warp_row);
     float rescale[kRowTiles][2];

@@ -1,7 +1,7 @@
 // Attention forward for sm_90a: bf16, head dim 64, no mask.
 // Tiles of 192 queries by 128 keys, 2 stages; a producer and 3 consumer warpgroups. 88.1 KiB of
 //     shared memory.
-// Launch fw_forward: ceil_div(seq_q, 192) * heads_q * batch blocks of 512 threads, 90192 bytes of
+// Launch fw_forward: ceil_div(seq_q, 192) * heads_q * batch blocks of 512 threads, 90240 bytes of
 //     dynamic shared memory.
 // Tensor map q_map: boxes of 64 rows by 64 columns of 64, swizzle 128.
 // Tensor map k_map: boxes of 128 rows by 64 columns of 64, swizzle 128.
@@ -18,6 +18,11 @@ using u32 = unsigned int;
 using u64 = unsigned long long;
 
 using i64 = long long;
+
+// Sixteen bytes, the widest access to memory.
+struct alignas(16) Bytes16 {
+  u32 word[4];
+};
 
 // Describes a tensor in global memory, its box and its swizzle; made by the driver.
 struct alignas(64) TensorMap {
@@ -67,6 +72,7 @@ constexpr int kConsumers = 3;            // warpgroups of 64 query rows; one mor
 constexpr int kTileQ = 64 * kConsumers;  // query rows per block
 constexpr int kTileKv = 128;             // keys per step
 constexpr int kStages = 2;               // key and value tiles in flight
+constexpr int kQueryStages = 1;          // query tiles in flight
 constexpr int kHeadDim = 64;             // of queries and keys
 constexpr int kHeadDimV = 64;            // of values and outputs
 constexpr int kThreads = 128 * (kConsumers + 1);
@@ -96,9 +102,11 @@ constexpr int kKeysOffset = 24576;                                   // multiple
 constexpr int kKeysStride = 16384;
 constexpr int kValuesOffset = 57344;
 constexpr int kValuesStride = 16384;
-constexpr int kBarriersOffset = 90112;
-constexpr int kSharedBytes = kBarriersOffset + 8 * (2 + 4 * kStages);
-static_assert(kSharedBytes == 90192, "the launch plan says so");
+constexpr int kWorkOffset = 90112;  // which query tiles those are
+constexpr int kBarriersOffset = kWorkOffset + 16 * kQueryStages;
+constexpr int kBarriers = 2 * kQueryStages * kConsumers + 4 * kStages;
+constexpr int kSharedBytes = kBarriersOffset + 8 * kBarriers;
+static_assert(kSharedBytes == 90240, "the launch plan says so");
 
 using Element = u16;
 
@@ -183,6 +191,13 @@ __device__ __forceinline__ float exp2_approx(float x) {
   return value;
 }
 
+// 1 / x with a relative error below 2^-22; subnormal numbers count as 0.
+__device__ __forceinline__ float reciprocal_approx(float x) {
+  float value;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
+  return value;
+}
+
 // log2(x) with an absolute error below 2^-22 near 1 and a relative one elsewhere.
 __device__ __forceinline__ float log2_approx(float x) {
   float value;
@@ -205,14 +220,26 @@ __device__ __forceinline__ u32 pack_pair(float first, float second) {
   return pair;
 }
 
-__device__ __forceinline__ u16 to_element(float value) {
-  u16 element;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(element) : "f"(value));
-  return element;
+__device__ __forceinline__ u16 load_shared_u16(u32 address) {
+  u16 value;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(value) : "r"(address));
+  return value;
+}
+
+__device__ __forceinline__ Bytes16 load_shared_16(u32 address) {
+  Bytes16 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
+               : "r"(address));
+  return v;
 }
 
 __device__ __forceinline__ void store_shared_u16(u32 address, u16 value) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(value) : "memory");
+}
+
+__device__ __forceinline__ void store_shared_u32(u32 address, u32 value) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
 
 template <typename Value>
@@ -337,6 +364,13 @@ __device__ __forceinline__ u64 tile_descriptor(u32 address, int next_rows, int n
          static_cast<u64>(next_slab >> 4 & 0x3fff) << 16 | (address >> 4 & 0x3fff);
 }
 
+// The same tile some bytes further on. Steps that are known when the kernel is compiled cost one
+// addition: they change the lower word only, as shared memory ends before the sum could overflow.
+__device__ __forceinline__ u64 advance_descriptor(u64 descriptor, int bytes) {
+  const u32 low = static_cast<u32>(descriptor) + (bytes >> 4);
+  return descriptor >> 32 << 32 | low;
+}
+
 // Stores four 8 x 8 matrices of 16-bit elements. Lanes 8i..8i+7 give the addresses of the rows of
 // matrix i; lane l gives the two elements of row l / 4 from column l % 4 * 2 on in r[i].
 __device__ __forceinline__ void store_matrices(u32 address, const u32 (&r)[4]) {
@@ -456,18 +490,27 @@ struct QueryTile {
   int row_begin, row_end;  // rows [row_begin, row_end) exist
 };
 
-// Those of a head are next to each other, so that blocks which run at the same time read the same
-// keys. The last tile comes first: under a causal mask it is the longest.
-__device__ __forceinline__ QueryTile query_tile(const Params& params, i64 number) {
-  const int tiles = (params.seq_q + kTileQ - 1) / kTileQ;
-  const int tile = tiles - 1 - static_cast<int>(number % tiles);
-  const i64 head = number / tiles;
+__device__ __forceinline__ u32 query_tiles_per_head(const Params& params) {
+  return static_cast<u32>(params.seq_q + kTileQ - 1) / kTileQ;
+}
+
+// A query tile by its place among all heads and among those of its head.
+__device__ __forceinline__ QueryTile make_query_tile(const Params& params, u32 head, u32 tile) {
   QueryTile work;
   work.batch = static_cast<int>(head / params.heads_q);
   work.head = static_cast<int>(head % params.heads_q);
-  work.row_begin = tile * kTileQ;
+  work.row_begin = static_cast<int>(tile) * kTileQ;
   work.row_end = params.seq_q;
   return work;
+}
+
+// The query tile of this block. Those of a head are next to each other, so that blocks which run at
+// the same time read the same keys. The last tile comes first: under a causal mask it is the
+// longest.
+__device__ __forceinline__ QueryTile find_work(const Params& params) {
+  const u32 number = static_cast<u32>(block_index());
+  const u32 tiles = query_tiles_per_head(params);
+  return make_query_tile(params, number / tiles, tiles - 1 - number % tiles);
 }
 
 // Walks over the key tiles of one query tile, from the last visible one to the first: the tiles
@@ -542,18 +585,6 @@ __device__ __forceinline__ float quad_max(float value) {
 __device__ __forceinline__ float quad_sum(float value) {
   value += shuffle_xor(value, 1);
   return value + shuffle_xor(value, 2);
-}
-
-// Changes the sign of all scores.
-__device__ __forceinline__ void negate(float (&scores)[kRowTiles][kKeyTiles][4]) {
-#pragma unroll
-  for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) scores[m][n][i] = -scores[m][n][i];
-    }
-  }
 }
 
 // The error of one rounding grows with the product. Where it would show, the maximum is subtracted
@@ -646,14 +677,15 @@ __device__ __forceinline__ void rescale_output(float (&out)[kRowTiles][kDimTiles
   }
 }
 
-// A place in the ring of stages, and the parity of the phase that its barriers are in.
+// A place in a ring of kCount stages, and the parity of the phase that its barriers are in.
+template <int kCount>
 struct RingPlace {
   int stage;
   u32 parity;
 
   __device__ __forceinline__ void advance() {
     ++stage;
-    if (stage == kStages) {
+    if (stage == kCount) {
       stage = 0;
       parity ^= 1;
     }
@@ -662,16 +694,22 @@ struct RingPlace {
 
 // Where a role is on its way through the tiles.
 struct Walk {
-  RingPlace at;
+  RingPlace<kStages> at;
+  RingPlace<kQueryStages> queries;
 };
 
-// The mbarriers of a block. Full: the tile has arrived. Empty: all consumers are done with it.
+// The mbarriers of a block, those of the first stage. Full: the tile has arrived. Empty: all who
+// read it are done. Every consumer has queries of its own.
 struct Barriers {
-  u32 queries_full;
-  u32 keys_full, keys_empty, values_full, values_empty;  // of the first stage
+  u32 queries_full, queries_empty;
+  u32 keys_full, keys_empty, values_full, values_empty;
 
   __device__ __forceinline__ void make() const {
-    init_barrier(queries_full, 1);
+#pragma unroll
+    for (int i = 0; i < kQueryStages * kConsumers; ++i) {
+      init_barrier(queries_full + i * 8, 1);
+      init_barrier(queries_empty + i * 8, 1);
+    }
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
       init_barrier(keys_full + stage * 8, 1);
@@ -686,11 +724,35 @@ struct Barriers {
 __device__ __forceinline__ Barriers find_barriers(u32 memory) {
   Barriers barriers;
   barriers.queries_full = memory + kBarriersOffset;
-  barriers.keys_full = barriers.queries_full + 16;
+  barriers.queries_empty = barriers.queries_full + kQueryStages * kConsumers * 8;
+  barriers.keys_full = barriers.queries_empty + kQueryStages * kConsumers * 8;
   barriers.keys_empty = barriers.keys_full + kStages * 8;
   barriers.values_full = barriers.keys_empty + kStages * 8;
   barriers.values_empty = barriers.values_full + kStages * 8;
   return barriers;
+}
+
+// The queries of a consumer: their number among all, for their place and their barriers.
+__device__ __forceinline__ int queries_number(const RingPlace<kQueryStages>& at, int group) {
+  return at.stage * kConsumers + group;
+}
+
+// The producer finds out which query tile comes next and tells the consumers beside its queries: that
+// takes divisions, each of them a long chain of instructions.
+__device__ __forceinline__ void tell_work(u32 memory, const RingPlace<kQueryStages>& at,
+                                          const QueryTile& work) {
+  const u32 place = memory + kWorkOffset + at.stage * 16;
+  store_shared_u32(place, work.batch);
+  store_shared_u32(place + 4, work.head);
+  store_shared_u32(place + 8, work.row_begin);
+  store_shared_u32(place + 12, work.row_end);
+}
+
+// Once the queries are full.
+__device__ __forceinline__ QueryTile told_work(u32 memory, int stage) {
+  const Bytes16 words = load_shared_16(memory + kWorkOffset + stage * 16);
+  return {static_cast<int>(words.word[0]), static_cast<int>(words.word[1]),
+          static_cast<int>(words.word[2]), static_cast<int>(words.word[3])};
 }
 
 // One thread of a warpgroup speaks for it: its wait has covered the products of all.
@@ -736,18 +798,23 @@ __device__ __forceinline__ void copy_rows(u32 tile, const Element* source, i64 r
 
 // Starts the copy of the queries of all consumers.
 __device__ __forceinline__ void load_queries(const Params& params, const QueryTile& work,
-                                             u32 memory, const Barriers& barriers) {
-  arrive_expecting(barriers.queries_full, kConsumers * kQueriesBytes);
+                                             u32 memory, const Barriers& barriers, Walk& walk) {
+  tell_work(memory, walk.queries, work);
 #pragma unroll 1
-  for (int group = 0; group < kConsumers; ++group)
-    load_boxes<64, kPaddedDim, kSwizzle>(memory + group * kOwnBytes, params.q_map,
-                                         barriers.queries_full, work.row_begin + group * 64,
-                                         work.head, work.batch);
+  for (int group = 0; group < kConsumers; ++group) {
+    const int number = queries_number(walk.queries, group);
+    const u32 full = barriers.queries_full + number * 8;
+    arrive_expecting(full, kQueriesBytes);
+    load_boxes<64, kPaddedDim, kSwizzle>(memory + number * kOwnBytes, params.q_map, full,
+                                         work.row_begin + group * 64, work.head, work.batch);
+  }
+  walk.queries.advance();
 }
 
 // Starts the copy of a tile of keys and its values, once their stage is empty.
 __device__ __forceinline__ void load_stage(const Params& params, const QueryTile& work, u32 memory,
-                                           const Barriers& barriers, RingPlace& at, int first_key) {
+                                           const Barriers& barriers, RingPlace<kStages>& at,
+                                           int first_key) {
   const int kv_head = work.head / params.group;
   const u32 keys_full = barriers.keys_full + at.stage * 8;
   wait_barrier(barriers.keys_empty + at.stage * 8, at.parity ^ 1);
@@ -769,7 +836,7 @@ __device__ __forceinline__ void load_tiles(const Params& params, const QueryTile
                                            const Barriers& barriers, Walk& walk) {
   KeyTiles tiles;
   tiles.start(params, work);
-  load_queries(params, work, memory, barriers);
+  load_queries(params, work, memory, barriers, walk);
   for (; !tiles.done; tiles.advance(params))
     load_stage(params, work, memory, barriers, walk.at, tiles.first);
 }
@@ -787,17 +854,21 @@ __device__ __forceinline__ void copy_tiles(const Params& params, const QueryTile
   const int kv_head = work.head / params.group;
   const Element* q = params.q + work.batch * params.q_batch_stride +
                      work.head * params.q_head_stride + work.row_begin * params.q_row_stride;
+  if (thread_index() % 128 == 0) tell_work(memory, walk.queries, work);
 #pragma unroll 1
-  for (int group = 0; group < kConsumers; ++group)
+  for (int group = 0; group < kConsumers; ++group) {
+    const int number = queries_number(walk.queries, group);
     copy_rows<64, kHeadDim, kPaddedDim, kSwizzle>(
-        memory + group * kOwnBytes, q + group * 64 * params.q_row_stride, params.q_row_stride,
+        memory + number * kOwnBytes, q + group * 64 * params.q_row_stride, params.q_row_stride,
         work.row_end - work.row_begin - group * 64);
-  announce(barriers.queries_full);
+    announce(barriers.queries_full + number * 8);
+  }
+  walk.queries.advance();
   const Element* k = params.k + work.batch * params.k_batch_stride + kv_head * params.k_head_stride;
   const Element* v = params.v + work.batch * params.v_batch_stride + kv_head * params.v_head_stride;
   KeyTiles tiles;
   tiles.start(params, work);
-  RingPlace& at = walk.at;
+  RingPlace<kStages>& at = walk.at;
   for (; !tiles.done; tiles.advance(params)) {
     const int rows = params.seq_kv - tiles.first;
     wait_barrier(barriers.keys_empty + at.stage * 8, at.parity ^ 1);
@@ -820,22 +891,26 @@ __device__ __forceinline__ void hold_sums(float (&sums)[kRowTiles][kTiles][4]) {
   hold(reinterpret_cast<float(&)[kTiles * 4]>(sums));
 }
 
+// All lanes know the address; one of them tells the compiler so, which then keeps descriptors where
+// products read them: in uniform registers.
+__device__ __forceinline__ u32 uniform_address(u32 address) { return shuffle(address, 0); }
+
 // Starts scores = Q K^T.
 __device__ __forceinline__ void start_scores(float (&scores)[kRowTiles][kKeyTiles][4], u32 queries,
                                              u32 keys) {
   float(&sums)[kKeyTiles * 4] = reinterpret_cast<float(&)[kKeyTiles * 4]>(scores);
+  const u64 a = tile_descriptor<kSwizzle>(uniform_address(queries), 8 * kSwizzle, 0);
+  const u64 b = tile_descriptor<kSwizzle>(uniform_address(keys), 8 * kSwizzle, 0);
 #pragma unroll
   for (int step = 0; step < kDimSteps; ++step) {
     constexpr int kSteps = kSwizzle / 32;  // of a slab
     const int slab = step / kSteps, offset = step % kSteps * 32;
-    const u64 a =
-        tile_descriptor<kSwizzle>(queries + slab * 64 * kSwizzle + offset, 8 * kSwizzle, 0);
-    const u64 b =
-        tile_descriptor<kSwizzle>(keys + slab * kTileKv * kSwizzle + offset, 8 * kSwizzle, 0);
+    const u64 a_step = advance_descriptor(a, slab * 64 * kSwizzle + offset);
+    const u64 b_step = advance_descriptor(b, slab * kTileKv * kSwizzle + offset);
     if (step == 0) {
-      multiply_first_scores(sums, a, b);
+      multiply_first_scores(sums, a_step, b_step);
     } else {
-      multiply_scores(sums, a, b);
+      multiply_scores(sums, a_step, b_step);
     }
   }
   commit_products();
@@ -846,16 +921,16 @@ __device__ __forceinline__ void start_output(float (&out)[kRowTiles][kDimTiles][
                                              const u32 (&weights)[kRowTiles][kKeySteps][4],
                                              u32 values) {
   float(&sums)[kDimTiles * 4] = reinterpret_cast<float(&)[kDimTiles * 4]>(out);
+  const u64 b =
+      tile_descriptor<kSwizzleV>(uniform_address(values), 8 * kSwizzleV, kTileKv * kSwizzleV);
 #pragma unroll
   for (int step = 0; step < kKeySteps; ++step)
-    multiply_output(sums, weights[0][step],
-                    tile_descriptor<kSwizzleV>(values + step * 16 * kSwizzleV, 8 * kSwizzleV,
-                                               kTileKv * kSwizzleV));
+    multiply_output(sums, weights[0][step], advance_descriptor(b, step * 16 * kSwizzleV));
   commit_products();
 }
 
-// Hides the scores of keys that a row must not see: those before the first and behind the last that
-// it sees. `first_row` is the first of the warp's rows.
+// Hides the scores of keys behind the last that a row sees. `first_row` is the first of the warp's
+// rows.
 __device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kKeyTiles][4],
                                             const Params& params, const QueryTile& work,
                                             const KeyTiles& tiles, int first_row) {
@@ -865,20 +940,20 @@ __device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kKeyTiles
   for (int half = 0; half < 2; ++half) {
     const int row = first_row + lane / 4 + half * 8;
     const KeyRange keys = visible_keys(params, row, row);
-    const int begin = keys.begin - first_key, end = keys.end - first_key;
+    const int end = keys.end - first_key;
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i)
-        if (n * 8 + i < begin || n * 8 + i >= end) scores[0][n][2 * half + i] = -infinity();
+      for (int i = 0; i < 2; ++i) {
+        if (n * 8 + i >= end) scores[0][n][2 * half + i] = -infinity();
+      }
     }
   }
 }
 
-// Writes the rows through shared memory, where the queries were.
-__device__ __forceinline__ void store_rows(const float (&out)[kRowTiles][kDimTiles][4],
-                                           const float (&factor)[2], const Params& params,
-                                           const QueryTile& work, u32 tile, int group) {
+// Lays the rows down where the queries were.
+__device__ __forceinline__ void lay_down(const float (&out)[kRowTiles][kDimTiles][4],
+                                         const float (&factor)[2], u32 tile) {
   const int lane = lane_index();
   const int row = warp_index() % 4 * 16 + lane % 16;
 #pragma unroll
@@ -891,36 +966,38 @@ __device__ __forceinline__ void store_rows(const float (&out)[kRowTiles][kDimTil
                              out[0][n + i / 2][i % 2 * 2 + 1] * factor[i % 2]);
     store_matrices(element_address<64, kSwizzleV>(tile, row, n * 8 + lane / 16 * 8), words);
   }
-  fence_async_shared();
-  synchronize_named(2 + group, 128);
-  if (warp_index() % 4 == 0 && elect_lane()) {
-    constexpr int kSlab = kSwizzleV / 2;
-#pragma unroll
-    for (int column = 0; column < kPaddedDimV; column += kSlab)
-      store_box(params.o_map, tile + column / kSlab * 64 * kSwizzleV, column,
-                work.row_begin + group * 64, work.head, work.batch);
-    commit_stores();
-    wait_stores_read<0>();
-  }
 }
 
-// Writes the rows element by element: rows that start anywhere, or that end before the tile does.
-__device__ __forceinline__ void store_elements(const float (&out)[kRowTiles][kDimTiles][4],
-                                               const float (&factor)[2], const Params& params,
-                                               const QueryTile& work, int first_row) {
-  const int lane = lane_index();
+// One thread sends the rows by TMA. The copy runs until wait_for_output().
+__device__ __forceinline__ void send_rows(const Params& params, const QueryTile& work, u32 tile,
+                                          int group) {
+  if (thread_index() % 128 != 0) return;
+  constexpr int kSlab = kSwizzleV / 2;
+#pragma unroll 1
+  for (int column = 0; column < kPaddedDimV; column += kSlab)
+    store_box(params.o_map, tile + column / kSlab * 64 * kSwizzleV, column,
+              work.row_begin + group * 64, work.head, work.batch);
+  commit_stores();
+}
+
+// The output has left shared memory. The thread that stored it knows.
+__device__ __forceinline__ void wait_for_output() {
+  if (thread_index() % 128 == 0) wait_stores_read<0>();
+}
+
+// All threads copy the rows element by element: rows that start anywhere, or that end before the
+// tile does.
+__device__ __forceinline__ void copy_out(const Params& params, const QueryTile& work, u32 tile,
+                                         int group) {
+  const int first_row = work.row_begin + group * 64;
   Element* target =
       params.o + work.batch * params.o_batch_stride + work.head * params.o_head_stride;
-#pragma unroll
-  for (int n = 0; n < kDimTiles; ++n) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const i64 row = first_row + lane / 4 + i / 2 * 8;
-      const int column = n * 8 + lane % 4 * 2 + i % 2;
-      if (row < work.row_end)
-        store_global(target + row * params.o_row_stride + column,
-                     to_element(out[0][n][i] * factor[i / 2]));
-    }
+#pragma unroll 1
+  for (int i = thread_index() % 128; i < 64 * kHeadDimV; i += 128) {
+    const int row = i / kHeadDimV, column = i % kHeadDimV;
+    if (first_row + row < work.row_end)
+      store_global(target + (first_row + row) * params.o_row_stride + column,
+                   load_shared_u16(element_address<64, kSwizzleV>(tile, row, column)));
   }
 }
 
@@ -937,7 +1014,7 @@ __device__ __forceinline__ void write_output(const float (&out)[kRowTiles][kDimT
   for (int half = 0; half < 2; ++half) {
     const float sum = quad_sum(rows[0][half].sum);
     const bool empty = sum == 0.0f;  // no visible key; a NaN is not empty
-    factor[half] = empty ? 0.0f : numerator / sum;
+    factor[half] = empty ? 0.0f : numerator * reciprocal_approx(sum);
     const int row = first_row + half * 8 + lane / 4;
     if (params.lse != nullptr && lane % 4 == 0 && row < work.row_end) {
       const float log2_sum = fused_multiply_add(rows[0][half].max, scale_log2, log2_approx(sum));
@@ -946,34 +1023,18 @@ __device__ __forceinline__ void write_output(const float (&out)[kRowTiles][kDimT
                    empty ? -infinity() : log2_sum * kLn2);
     }
   }
+  lay_down(out, factor, tile);
   // TMA leaves out what lies behind the end of the tensor, but not what another block computes.
   const bool whole = work.row_begin + group * 64 + 64 <= work.row_end;
-  if (params.aligned && (whole || work.row_end == params.seq_q)) {
-    store_rows(out, factor, params, work, tile, group);
+  const bool by_tma = params.aligned && (whole || work.row_end == params.seq_q);
+  if (by_tma) fence_async_shared();
+  synchronize_named(2 + group, 128);
+  if (by_tma) {
+    send_rows(params, work, tile, group);
   } else {
-    store_elements(out, factor, params, work, first_row);
-  }
-}
-
-// Brings what the query tiles of this block need: one thread by TMA, or all of the warpgroup.
-template <bool kByTma>
-__device__ __forceinline__ void produce_tiles(const Params& params, u32 memory) {
-  const Barriers barriers = find_barriers(memory);
-  Walk walk = {};
-  const QueryTile work = query_tile(params, block_index());
-  if constexpr (kByTma) {
-    load_tiles(params, work, memory, barriers, walk);
-  } else {
-    copy_tiles(params, work, memory, barriers, walk);
-  }
-}
-
-// The producer warpgroup. It gives most of its registers to the consumers.
-__device__ __forceinline__ void produce(const Params& params, u32 memory) {
-  if (params.aligned) {
-    if (warp_index() % 4 == 0 && elect_lane()) produce_tiles<true>(params, memory);
-  } else {
-    produce_tiles<false>(params, memory);
+    copy_out(params, work, tile, group);
+    fence_async_shared();  // the next to write there may be TMA
+    synchronize_named(2 + group, 128);
   }
 }
 
@@ -987,19 +1048,29 @@ struct Consumer {
   WarpKeys own_keys;
   KeyTiles tiles;
   Walk walk;
-  RingPlace behind;  // the tile whose weights wait for their values
+  RingPlace<kStages> behind;  // the tile whose weights wait for their values
   float scale_log2;
   int first_row;  // of the warp
 
   // Before the first query tile.
   __device__ __forceinline__ void start(const Params& params, u32 memory, int own_group) {
     group = own_group;
-    queries = memory + group * kOwnBytes;
+    queries = memory;
     keys = memory + kKeysOffset;
     values = memory + kValuesOffset;
     barriers = find_barriers(memory);
     walk = {};
-    scale_log2 = magnitude(params.scale_log2);
+    scale_log2 = params.scale_log2;
+  }
+
+  // Until the queries of the next tile are there. Returns which tile it is.
+  __device__ __forceinline__ QueryTile wait_for_work(u32 memory) {
+    const int number = queries_number(walk.queries, group);
+    queries = memory + number * kOwnBytes;
+    wait_barrier(barriers.queries_full + number * 8, walk.queries.parity);
+    const QueryTile work = told_work(memory, walk.queries.stage);
+    walk.queries.advance();
+    return work;
   }
 
   // Before the keys of a query tile.
@@ -1060,7 +1131,6 @@ struct Consumer {
                                          RowState (&rows)[kRowTiles][2],
                                          float (&rescale)[kRowTiles][2], const Params& params,
                                          const QueryTile& work) const {
-    if (params.scale_log2 < 0.0f) negate(scores);
     if (own_keys.needs_test(tiles)) hide_scores(scores, params, work, tiles, first_row);
     online_softmax(scores, rows, rescale, scale_log2);
   }
@@ -1075,6 +1145,14 @@ struct Consumer {
     tiles.advance(params);
   }
 
+  // Starts to multiply the values behind, when no scores follow.
+  __device__ __forceinline__ void last_values(float (&out)[kRowTiles][kDimTiles][4],
+                                              const u32 (&weights)[kRowTiles][kKeySteps][4]) const {
+    wait_barrier(barriers.values_full + behind.stage * 8, behind.parity);
+    fence_products();
+    start_output(out, weights, values + behind.stage * kValuesStride);
+  }
+
   // The values behind are in `out`.
   __device__ __forceinline__ void finish_output(float (&out)[kRowTiles][kDimTiles][4]) const {
     wait_products<0>();
@@ -1083,15 +1161,13 @@ struct Consumer {
   }
 };
 
-// 64 rows of the output of one head. A consumer walks over the keys in tiles and keeps, for each
-// row, the largest score, the sum of the weights relative to it, and the weighted sum of the
-// values. The values of a tile are multiplied while the next scores become weights.
-__device__ __forceinline__ void consume_tile(Consumer& consumer, const Params& params,
-                                             const QueryTile& work) {
+// One query tile. Returns false if there is none left.
+__device__ __forceinline__ bool consume_tile(Consumer& consumer, const Params& params,
+                                             u32 memory) {
   float out[kRowTiles][kDimTiles][4] = {};
   RowState rows[kRowTiles][2] = {{{-infinity(), 0.0f}, {-infinity(), 0.0f}}};
+  const QueryTile work = consumer.wait_for_work(memory);
   consumer.begin(params, work);
-  wait_barrier(consumer.barriers.queries_full, 0);
   consumer.pass_tiles(params, false);
   if (consumer.has_tile()) {
     float scores[kRowTiles][kKeyTiles][4], rescale[kRowTiles][2];
@@ -1106,21 +1182,49 @@ __device__ __forceinline__ void consume_tile(Consumer& consumer, const Params& p
       rescale_output(out, rescale);
       consumer.advance(weights, scores, params);
     }
-    wait_barrier(consumer.barriers.values_full + consumer.behind.stage * 8, consumer.behind.parity);
-    fence_products();
-    start_output(out, weights, consumer.values + consumer.behind.stage * kValuesStride);
+    consumer.last_values(out, weights);
     consumer.finish_output(out);
   }
   consumer.pass_tiles(params, true);
   write_output(out, rows, numerator(params), consumer.scale_log2, params, work, consumer.queries,
                consumer.group);
+  return true;
 }
 
 // A consumer warpgroup.
 __device__ __forceinline__ void consume(const Params& params, u32 memory, int group) {
   Consumer consumer;
   consumer.start(params, memory, group);
-  consume_tile(consumer, params, query_tile(params, block_index()));
+  consume_tile(consumer, params, memory);
+  wait_for_output();
+}
+
+// Brings what a query tile needs: one thread by TMA, or all of the warpgroup.
+template <bool kByTma>
+__device__ __forceinline__ void produce_tile(const Params& params, const QueryTile& work,
+                                             u32 memory, const Barriers& barriers, Walk& walk) {
+  if constexpr (kByTma) {
+    load_tiles(params, work, memory, barriers, walk);
+  } else {
+    copy_tiles(params, work, memory, barriers, walk);
+  }
+}
+
+// The same for all query tiles of this block.
+template <bool kByTma>
+__device__ __forceinline__ void produce_tiles(const Params& params, u32 memory) {
+  const Barriers barriers = find_barriers(memory);
+  Walk walk = {};
+  produce_tile<kByTma>(params, find_work(params), memory, barriers, walk);
+}
+
+// The producer warpgroup. It gives most of its registers to the consumers.
+__device__ __forceinline__ void produce(const Params& params, u32 memory) {
+  if (params.aligned) {
+    if (warp_index() % 4 == 0 && elect_lane()) produce_tiles<true>(params, memory);
+  } else {
+    produce_tiles<false>(params, memory);
+  }
 }
 
 // One block computes kTileQ rows of the output of one head.

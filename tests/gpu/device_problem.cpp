@@ -139,16 +139,19 @@ DeviceCall::DeviceCall(HostProblem& host)
                                   {host.k.memory().data(), host.k.memory().size()},
                                   {host.v.memory().data(), host.v.memory().size()},
                                   {host.o.memory().data(), host.o.memory().size()},
-                                  {host.lse.memory().data(), host.lse.memory().size()}}) {}
+                                  {host.lse.memory().data(), host.lse.memory().size()},
+                                  {host.slopes.memory().data(), host.slopes.memory().size()}}) {}
 
 DeviceCall::DeviceCall(const Arguments& host, const std::vector<Buffer>& buffers)
     : arguments_(host) {
-  for (const Buffer& buffer : buffers) add(buffer.data, buffer.bytes);
+  for (const Buffer& buffer : buffers)
+    if (buffer.bytes > 0) add(buffer.data, buffer.bytes);
   rebase(arguments_.q);
   rebase(arguments_.k);
   rebase(arguments_.v);
   rebase(arguments_.o);
   if (arguments_.lse) rebase(*arguments_.lse);
+  if (arguments_.alibi_slopes) rebase(*arguments_.alibi_slopes);
   if (host.blocks) copy_lists(*host.blocks);
   upload();
 }

@@ -53,7 +53,7 @@ std::string run_random(const KernelSpec& spec, const Config& config, std::mt1993
     host.use_random_blocks(pick<std::int64_t>(random, {1, 4, 16, 20, 64, 128}),
                            pick<std::int64_t>(random, {1, 5, 16, 32, 48, 128}), random() % 2 == 0,
                            random());
-  } else if (config.mask.kind != Mask::Kind::none && random() % 2 == 0) {
+  } else if ((config.mask.kind != Mask::Kind::none || config.alibi) && random() % 2 == 0) {
     host.arguments.q_position = static_cast<std::int64_t>(random() % 270) - 70;
   }
   host.arguments.seed = random();
@@ -98,12 +98,32 @@ TEST_CASE("random problems with random legal schedules") {
   run_matrix(kernels, small() ? 2 : 12);
 }
 
+TEST_CASE("random problems with softcap, ALiBi and both") {
+  if (!ready("random problems with softcap, ALiBi and both")) return;
+  std::vector<std::pair<KernelSpec, Config>> kernels;
+  const int count = small() ? 6 : 90;
+  for (int i = 0; i < count; ++i) {
+    const auto number = test_seed() * 31 + static_cast<std::uint64_t>(i);
+    Config config = draw(configs(), number);
+    const double caps[] = {0.5, 5, 30, 50};
+    config.softcap.reset();
+    if (i % 3 != 0) config.softcap = caps[number % 4];
+    config.alibi = i % 3 != 1;
+    kernels.emplace_back(i % 2 == 0 ? any_spec(config, {1, 4, 4, 200, 200}, number * 7919)
+                                    : default_spec(config, {1, 4, 4, 200, 200}),
+                         config);
+  }
+  run_matrix(kernels, small() ? 2 : 12);
+}
+
 TEST_CASE("random problems in three passes") {
   if (!ready("random problems in three passes")) return;
   std::vector<std::pair<KernelSpec, Config>> kernels;
   for (int i = 0; i < (small() ? 3 : 24); ++i) {
     Config config = draw(configs(), test_seed() * 77 + static_cast<std::uint64_t>(i));
     if (config.mask.kind == Mask::Kind::blocks) config.mask = Mask::window(9, 40);
+    config.softcap.reset();
+    config.alibi = false;
     kernels.emplace_back(default_spec(config, {1, 4, 4, 200, 200}, Algorithm::unfused), config);
   }
   run_matrix(kernels, small() ? 2 : 8);

@@ -51,6 +51,10 @@ constexpr Row kRows[] = {
      "q64.kv32.w4.st1.b2"},
     {"fp32_d64_dropout", "sm_86", R"({"dtype":"fp32","head_dim":64,"dropout":0.1})",
      "q64.kv32.w4.st1.b2"},
+    {"bf16_d128_causal_softcap", "sm_80", R"({"head_dim":128,"mask":"causal","softcap":50})",
+     "q128.kv32.w4.st2.b2.lz1"},
+    {"fp32_d64_softcap_alibi", "sm_80",
+     R"({"dtype":"fp32","head_dim":64,"softcap":30,"alibi":true})", "q64.kv32.w4.st1.b2"},
     {"fp32_d256", "sm_90a", R"({"dtype":"fp32","head_dim":256})", "q64.kv16.w4.st1.b1"},
 };
 
@@ -71,6 +75,10 @@ constexpr Row kSm90[] = {
      "q64.kv64.w8.st3.b2"},
     {"bf16_d128_in_turn", "sm_90a", R"({"head_dim":128,"mask":"causal"})",
      "q128.kv128.w12.st2.b1.pp1.pb132"},
+    {"bf16_d128_causal_softcap", "sm_90a", R"({"head_dim":128,"mask":"causal","softcap":50})",
+     "q128.kv128.w12.st2.b1"},
+    {"fp16_d64_causal_alibi", "sm_90a",
+     R"({"dtype":"fp16","head_dim":64,"mask":"causal","alibi":true})", "q128.kv128.w12.st2.b1"},
     {"fp16_d96_causal_dropout", "sm_90a",
      R"({"dtype":"fp16","head_dim":96,"mask":"causal","dropout":0.1})", "q128.kv96.w12.st2.b1"},
 };

@@ -82,6 +82,14 @@ TinyAttention problem_of(const Reader& r, DType dtype, int head_dim) {
   tiny.q = element(Param::q, Param::q_batch_stride);
   tiny.k = element(Param::k, Param::k_batch_stride);
   tiny.v = element(Param::v, Param::v_batch_stride);
+  if (const char* const slopes = r.pointer(Param::alibi_slopes); slopes != nullptr)
+    tiny.change = [r, slopes](double score, std::int64_t b, std::int64_t h, std::int64_t i,
+                              std::int64_t j) {
+      const std::int64_t place =
+          b * r.integer(Param::alibi_batch_stride) + h * r.integer(Param::alibi_head_stride);
+      return score + reinterpret_cast<const float*>(slopes)[place] *
+                         static_cast<double>(j - i - r.integer(Param::q_position));
+    };
   return tiny;
 }
 
@@ -124,6 +132,7 @@ std::vector<std::string> FakeFamily::reasons_against(const Problem& problem) con
   if (problem.mask != Mask::Kind::none)
     reasons.push_back("mask is " + std::string(to_string(problem.mask)));
   if (problem.dropout) reasons.emplace_back("dropout is on");
+  if (problem.softcap) reasons.emplace_back("softcap is on");
   return reasons;
 }
 

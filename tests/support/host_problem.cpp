@@ -138,8 +138,23 @@ HostProblem::HostProblem(const Config& what, const Shape& sizes, Layout layout, 
   TensorView sums = lse.view();
   sums.ndim = 3;
   arguments.lse = sums;
+  if (config.alibi) make_slopes(seed);
   arguments.seed = seed;
   arguments.offset = seed / 7;
+}
+
+void HostProblem::make_slopes(std::uint64_t seed) {
+  const bool of_each_batch = seed % 2 == 0;
+  slopes = HostTensor(DType::fp32, {of_each_batch ? shape.batch : 1, shape.heads_q, 1, 1},
+                      Layout::padded_rows);
+  slopes.fill_random(seed * 3 + 4, 0.5);
+  TensorView view = slopes.view();
+  view.ndim = of_each_batch ? 2 : 1;
+  if (!of_each_batch) {
+    view.shape[0] = view.shape[1];
+    view.stride[0] = view.stride[1];
+  }
+  arguments.alibi_slopes = view;
 }
 
 void HostProblem::poison_outputs() {
@@ -171,7 +186,7 @@ void HostProblem::use_random_blocks(std::int64_t block_q, std::int64_t block_kv,
 }
 
 std::string HostProblem::fault(const Problem& problem, std::int64_t max_rows) const {
-  for (const HostTensor* tensor : {&q, &k, &v, &o, &lse})
+  for (const HostTensor* tensor : {&q, &k, &v, &o, &lse, &slopes})
     if (tensor->surroundings_changed()) return "memory outside of a tensor was written";
   const Judge verdict = judge(config, problem, arguments, max_rows);
   if (verdict.passed()) return {};

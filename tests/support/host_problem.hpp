@@ -57,6 +57,7 @@ struct HostProblem {
   Shape shape;
   HostTensor q, k, v, o;
   HostTensor lse;       // as (batch, heads, seq, 1)
+  HostTensor slopes;    // with alibi, as (batch, heads, 1, 1)
   BlockMask mask;       // with mask "blocks"
   Arguments arguments;  // over the tensors above
 
@@ -69,6 +70,8 @@ struct HostProblem {
   void use_random_blocks(std::int64_t block_q, std::int64_t block_kv, bool of_each_head,
                          std::uint64_t seed);
   void poison_outputs();
+  // Random slopes of either sign: of each batch entry, or of the heads alone.
+  void make_slopes(std::uint64_t seed);
 
   // "" when up to `max_rows` rows agree with the reference and no surroundings changed.
   std::string fault(const Problem& problem, std::int64_t max_rows) const;

@@ -41,6 +41,8 @@ rc::Gen<Config> configs() {
     config.mask = *masks();
     config.dropout = *gen::element(0.0, 0.0, 0.1, 0.5, 0.999);
     if (*gen::inRange(0, 3) == 0) config.softmax_scale = *gen::inRange(-8, 9) / 16.0;
+    config.softcap = *gen::element<std::optional<double>>(std::nullopt, std::nullopt, 0.7, 30.0);
+    config.alibi = *gen::inRange(0, 3) == 0;
     config.deterministic = *gen::arbitrary<bool>();
     return config;
   });

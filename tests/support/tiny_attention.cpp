@@ -12,8 +12,10 @@ TinyRow tiny_row(const TinyAttention& a, std::int64_t b, std::int64_t h, std::in
   for (std::int64_t j = 0; j < a.seq_kv; ++j) {
     double score = 0;
     for (std::int64_t d = 0; d < a.head_dim; ++d) score += a.q(b, i, h, d) * a.k(b, j, head_kv, d);
+    score *= a.scale;
+    if (a.change) score = a.change(score, b, h, i, j);
     // Tests keep scores small enough for a plain exponential.
-    weights.push_back(!a.sees || a.sees(b, h, i, j) ? std::exp(a.scale * score) : 0.0);
+    weights.push_back(!a.sees || a.sees(b, h, i, j) ? std::exp(score) : 0.0);
     total += weights.back();
   }
   TinyRow row{std::vector<double>(static_cast<std::size_t>(a.head_dim_v)), std::log(total)};

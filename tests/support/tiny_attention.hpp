@@ -15,6 +15,10 @@ struct TinyAttention {
   using Element =
       std::function<double(std::int64_t b, std::int64_t s, std::int64_t h, std::int64_t d)>;
   Element q, k, v;
+  // What becomes of a score; empty: it stays.
+  std::function<double(double score, std::int64_t b, std::int64_t h, std::int64_t i,
+                       std::int64_t j)>
+      change;
   // Whether query i of head h sees key j, and by what the weight is multiplied; empty: always, and 1.
   std::function<bool(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j)> sees;
   std::function<double(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j)> factor;
