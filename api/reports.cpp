@@ -56,7 +56,8 @@ json plan_json(const LaunchPlan& plan) {
     out["entries"].push_back({{"name", step.entry},
                               {"threads", step.threads},
                               {"smem_bytes", step.smem_bytes},
-                              {"grid", to_string(*step.grid)}});
+                              {"grid", to_string(*step.grid)},
+                              {"early", step.early}});
   out["workspace_bytes"] = plan.workspace == nullptr ? "0" : to_string(*plan.workspace);
   for (const ParamLayout::Field& field : plan.params.fields()) {
     const ParamInfo& row = info(field.param);

@@ -28,6 +28,9 @@ struct LaunchStep {
   int threads = 0;     // per block; CPU: 0
   int smem_bytes = 0;  // dynamic shared memory per block; CPU: scratch bytes per worker
   ExprPtr grid;        // blocks; CPU: tasks
+  // GPU: may start while the kernel before it in the stream still runs. The kernel waits for that one
+  // itself (griddepcontrol.wait) before it touches global memory.
+  bool early = false;
 };
 
 // A tensor that the kernel moves in boxes: rows of the sequence by columns of the head dimension, of one

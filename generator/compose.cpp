@@ -277,7 +277,8 @@ std::vector<Line> print_banner(const Problem& problem, const Schedule& schedule,
   for (const LaunchStep& step : plan.steps)
     add_wrapped(
         lines, fmt::format("Launch {}: {} blocks of {} threads, {} bytes of dynamic shared memory.",
-                           step.entry, to_string(*step.grid), step.threads, step.smem_bytes));
+                           step.entry, to_string(*step.grid), step.threads, step.smem_bytes) +
+                   (step.early ? " It may start while the kernel before it still runs." : ""));
   for (const BoxRule& box : plan.boxes)
     add_wrapped(lines,
                 fmt::format("Tensor map {}: boxes of {} rows by {} columns of {}, swizzle {}.",

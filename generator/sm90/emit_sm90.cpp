@@ -147,7 +147,7 @@ LaunchPlan plan_for(const Problem& problem, const Schedule& schedule) {
   if (schedule.persistent != 0)
     grid = fmt::format("{0} < 2147483648 ? min({0}, {1}) : {0}", grid, schedule.persistent);
   plan.steps.push_back(
-      {"fw_forward", 32 * schedule.warps, layout(problem, schedule).smem_bytes, parse_expr(grid)});
+      {"fw_forward", 32 * schedule.warps, layout(problem, schedule).smem_bytes, parse_expr(grid), true});
   return plan;
 }
 

@@ -69,6 +69,7 @@ class CudaModule final : public Module {
     cuda::Kernel kernel = nullptr;
     unsigned threads = 0;
     unsigned smem_bytes = 0;
+    bool early = false;
   };
   std::vector<Entry> entries;
 
@@ -223,6 +224,7 @@ std::unique_ptr<Module> CudaBackend::load(const Binary& binary, const LaunchPlan
     CudaModule::Entry entry;
     entry.threads = static_cast<unsigned>(step.threads);
     entry.smem_bytes = static_cast<unsigned>(step.smem_bytes);
+    entry.early = step.early;
     check(d, d.LibraryGetKernel(&entry.kernel, library, step.entry.c_str()), "cuLibraryGetKernel");
     module->entries.push_back(entry);
   }
@@ -245,12 +247,13 @@ void CudaBackend::launch(const Module& module, std::span<const StepLaunch> steps
   void* arguments[] = {const_cast<void*>(params)};
   for (const StepLaunch& step : steps) {
     const CudaModule::Entry& entry = code.entries[static_cast<std::size_t>(step.entry)];
+    cuda::LaunchAttribute early{cuda::kProgrammaticStreamSerialization, 0, {1}};
     const cuda::LaunchConfig config = {{static_cast<unsigned>(step.grid), 1, 1},
                                        {entry.threads, 1, 1},
                                        entry.smem_bytes,
                                        static_cast<cuda::Stream>(stream),
-                                       nullptr,
-                                       0};
+                                       entry.early ? &early : nullptr,
+                                       entry.early ? 1u : 0u};
     check(d, d.LaunchKernelEx(&config, entry.kernel, arguments, nullptr), "cuLaunchKernelEx");
   }
 }

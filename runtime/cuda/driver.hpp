@@ -32,12 +32,23 @@ enum DeviceAttribute : int {
 enum FunctionAttribute : int { kMaxDynamicSmem = 8, kPreferredCarveout = 9 };
 constexpr int kCaptureModeRelaxed = 2;
 
+// CUlaunchAttribute, of which we set an integer.
+struct LaunchAttribute {
+  int id;
+  int padding;
+  union {
+    int value;
+    char room[64];
+  };
+};
+constexpr int kProgrammaticStreamSerialization = 6;  // CU_LAUNCH_ATTRIBUTE_...
+
 struct LaunchConfig {  // CUlaunchConfig
   unsigned grid[3];
   unsigned block[3];
   unsigned smem_bytes;
   Stream stream;
-  void* attributes;
+  LaunchAttribute* attributes;
   unsigned attribute_count;
 };
 

@@ -73,6 +73,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   const u32 memory = swizzled_memory();
   if (thread_index() == 0) find_barriers(memory).make();
   synchronize_block();
+  start_next_kernel();  // it waits here, too
+  wait_for_previous_kernel();
   const int group = static_cast<int>(shuffle(warp_index() / 4, 0));
   if (group == kConsumers) {
     give_registers<kProducerRegisters>();

@@ -2,7 +2,7 @@
 // Tiles of 128 queries by 128 keys, 2 stages; a producer and 2 consumer warpgroups. 80.1 KiB of
 //     shared memory.
 // Launch fw_forward: ceil_div(seq_q, 128) * heads_q * batch blocks of 384 threads, 82032 bytes of
-//     dynamic shared memory.
+//     dynamic shared memory. It may start while the kernel before it still runs.
 // Tensor map q_map: boxes of 64 rows by 64 columns of 64, swizzle 128.
 // Tensor map k_map: boxes of 128 rows by 64 columns of 64, swizzle 128.
 // Tensor map v_map: boxes of 128 rows by 64 columns of 64, swizzle 128.
@@ -332,6 +332,16 @@ __device__ __forceinline__ void take_registers() {
 template <int kRegisters>
 __device__ __forceinline__ void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// Waits for the kernels before this one in the stream and what they wrote.
+__device__ __forceinline__ void wait_for_previous_kernel() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+// The next kernel in the stream may start, up to its wait.
+__device__ __forceinline__ void start_next_kernel() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
 // Before the first product that uses registers written by other instructions.
@@ -1278,6 +1288,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   const u32 memory = swizzled_memory();
   if (thread_index() == 0) find_barriers(memory).make();
   synchronize_block();
+  start_next_kernel();  // it waits here, too
+  wait_for_previous_kernel();
   const int group = static_cast<int>(shuffle(warp_index() / 4, 0));
   if (group == kConsumers) {
     give_registers<kProducerRegisters>();

@@ -204,6 +204,17 @@ TEST_CASE("a grid beyond what the hardware counts is refused before anything is 
   CHECK(rig.driver.launches.size() == 1);
 }
 
+TEST_CASE("a step that waits for the kernel before it itself is launched early, others are not") {
+  Rig rig;
+  LaunchPlan plan = plan_with(0);
+  for (const bool early : {false, true}) {
+    plan.steps.front().early = early;
+    const auto module = rig.backend->load(some_binary(), plan, 0);
+    rig.launch(*module, 0);
+    CHECK(rig.driver.launches.back().early == early);
+  }
+}
+
 TEST_CASE("the context of the caller is used when it fits, and always restored") {
   Rig rig;
   const auto module = rig.load(0, 0);

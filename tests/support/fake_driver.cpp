@@ -286,9 +286,15 @@ Result launch(const cuda::LaunchConfig* config, cuda::Kernel kernel, void** para
     return call.refuse(kInvalidValue, "grid");
   if (config->block[0] < 1 || config->block[0] > 1024) return call.refuse(kInvalidValue, "block");
   if (params == nullptr || extra != nullptr) return call.refuse(kInvalidValue, "parameters");
+  bool early = false;
+  for (unsigned i = 0; i < config->attribute_count; ++i) {
+    if (config->attributes[i].id != cuda::kProgrammaticStreamSerialization)
+      return call.refuse(kInvalidValue, "launch attribute");
+    early = config->attributes[i].value == 1;
+  }
   const auto* const block = static_cast<const unsigned char*>(params[0]);
   call->launches.push_back(
-      {*config, object_of(kernel).entry, device, {block, block + call->param_bytes}});
+      {*config, object_of(kernel).entry, device, {block, block + call->param_bytes}, early});
   clock_ms() += call->launch_ms;
   return 0;
 }

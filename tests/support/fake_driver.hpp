@@ -25,6 +25,7 @@ struct FakeLaunch {
   std::string entry;
   int device = -1;
   std::vector<unsigned char> params;
+  bool early = false;  // may overlap the kernel before it
 };
 
 // One tensor map that the driver was asked for.
