@@ -44,8 +44,8 @@ std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
       {"constexpr float kLargeExponent = 256.0f", "from here on one rounding would show"},
   };
   if (schedule.longest_first != 0)
-    rows.push_back(
-        {"constexpr u32 kSectionBytes = 32 << 20", "of keys and values, well within L2"});
+    rows.push_back({fmt::format("constexpr u32 kSectionBytes = {}u << 25", schedule.longest_first),
+                    "of keys and values that L2 should hold"});
   if (schedule.lazy_rescale > 1)
     rows.push_back({fmt::format("constexpr float kRescaleThreshold = {}.0f", schedule.lazy_rescale),
                     "weights stay below 2^this"});
@@ -59,7 +59,7 @@ std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
 // barriers.
 std::vector<Line> memory(const Problem& problem, const Schedule& schedule) {
   const Layout sizes = layout(problem, schedule);
-  std::vector<Line> lines = print_constants({
+  std::vector<Constant> rows = {
       {"constexpr int kQueriesBytes = 64 * kPaddedDim * kElementBytes", "of one consumer"},
       int_constant("kOwnBytes", sizes.own_bytes, "or its output"),
       {"constexpr int kKeysBytes = kTileKv * kPaddedDim * kElementBytes", "one stage"},
@@ -70,10 +70,15 @@ std::vector<Line> memory(const Problem& problem, const Schedule& schedule) {
       int_constant("kValuesStride", (sizes.work_offset - sizes.values_offset) / schedule.stages,
                    ""),
       int_constant("kWorkOffset", sizes.work_offset, "which query tiles those are"),
-      {"constexpr int kBarriersOffset = kWorkOffset + 16 * kQueryStages", ""},
+      int_constant("kWorkBytes", sizes.work_bytes, ""),
+      int_constant("kBarriersOffset", sizes.barriers_offset, ""),
       {"constexpr int kBarriers = 2 * kQueryStages * kConsumers + 4 * kStages", ""},
       {"constexpr int kSharedBytes = kBarriersOffset + 8 * kBarriers", ""},
-  });
+  };
+  if (problem.mask == Mask::Kind::blocks)
+    rows.push_back(
+        int_constant("kTilesOffset", sizes.tiles_offset, "which tiles of keys the stages hold"));
+  std::vector<Line> lines = print_constants(rows);
   lines.push_back({fmt::format("static_assert(kSharedBytes == {}, \"the launch plan says so\");",
                                sizes.smem_bytes),
                    {}});
@@ -146,8 +151,8 @@ LaunchPlan plan_for(const Problem& problem, const Schedule& schedule) {
   // More tiles than the kernel counts are refused as a grid too large.
   if (schedule.persistent != 0)
     grid = fmt::format("{0} < 2147483648 ? min({0}, {1}) : {0}", grid, schedule.persistent);
-  plan.steps.push_back(
-      {"fw_forward", 32 * schedule.warps, layout(problem, schedule).smem_bytes, parse_expr(grid), true});
+  plan.steps.push_back({"fw_forward", 32 * schedule.warps, layout(problem, schedule).smem_bytes,
+                        parse_expr(grid), true});
   return plan;
 }
 

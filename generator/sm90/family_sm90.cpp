@@ -36,9 +36,9 @@ void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
   verdict.one_of("query_prefetch", s.query_prefetch, {0, 1});
   verdict.require(s.query_prefetch == 0 || s.persistent != 0,
                   "query_prefetch is 1; allowed where blocks take one query tile: 0");
-  verdict.one_of("longest_first", s.longest_first, {0, 1});
+  verdict.one_of("longest_first", s.longest_first, {0, 1, 2, 4});
   verdict.require(s.longest_first == 0 || problem.mask == Mask::Kind::causal,
-                  "longest_first is 1; allowed without a causal mask: 0");
+                  "longest_first is not 0; allowed without a causal mask: 0");
   verdict.require(s.q_in_registers == 0, "q_in_registers is 1; allowed: 0");
   verdict.require(s.key_block == 0 && s.dim_block == 0 && s.unroll == 0,
                   "key_block, dim_block and unroll are knobs of the CPU");

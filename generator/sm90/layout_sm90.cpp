@@ -44,14 +44,17 @@ Layout layout(const Problem& problem, const Schedule& schedule) {
   out.values_offset = out.keys_offset + schedule.stages * aligned(out.keys_bytes);
   out.barriers_offset = out.values_offset + schedule.stages * aligned(out.values_bytes);
   out.work_offset = out.barriers_offset;
-  out.barriers_offset += 16 * (1 + schedule.query_prefetch);
+  const bool blocks = problem.mask == Mask::Kind::blocks;
+  out.work_bytes = blocks ? 32 : 16;
+  out.tiles_offset = out.work_offset + out.work_bytes * (1 + schedule.query_prefetch);
+  out.barriers_offset = out.tiles_offset + (blocks ? 32 * schedule.stages : 0);
   out.smem_bytes = out.barriers_offset +
                    8 * (2 * (1 + schedule.query_prefetch) * out.consumers + 4 * schedule.stages);
   return out;
 }
 
 int consumer_registers(const Problem& problem, const Schedule& schedule) {
-  constexpr int kOther = 28, kCausal = 4, kWindow = 20, kDropout = 20, kBlocks = 60, kAlibi = 4;
+  constexpr int kOther = 28, kCausal = 4, kWindow = 20, kDropout = 20, kBlocks = 16, kAlibi = 4;
   int registers = schedule.tile_kv / 2 + schedule.tile_kv / 4 + problem.head_dim_v / 2 + kOther;
   if (problem.mask == Mask::Kind::causal) registers += kCausal;
   if (problem.mask == Mask::Kind::window) registers += kWindow;

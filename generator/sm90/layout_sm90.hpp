@@ -27,7 +27,8 @@ struct Layout {
   int queries_bytes = 0;                 // of one consumer
   int own_bytes = 0;                     // of one consumer: its queries, later its output
   int keys_bytes = 0, values_bytes = 0;  // of one stage
-  int keys_offset = 0, values_offset = 0, work_offset = 0, barriers_offset = 0;
+  int keys_offset = 0, values_offset = 0, work_offset = 0, tiles_offset = 0, barriers_offset = 0;
+  int work_bytes = 0;  // of a record
   int smem_bytes = 0;
 };
 Layout layout(const Problem& problem, const Schedule& schedule);

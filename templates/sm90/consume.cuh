@@ -7,17 +7,17 @@
 // One query tile. Returns false if there is none left.
 __device__ __forceinline__ bool consume_tile(Consumer& consumer, const Params& params,
                                              u32 memory) {
-#if FW_PERSISTENT
-  const int number = queries_number(consumer.walk.queries, consumer.group);
-#endif
+  const int stage = consumer.walk.queries.stage;
   float out[kRowTiles][kDimTiles][4] = {};
   RowState rows[kRowTiles][2] = {{{-infinity(), 0.0f}, {-infinity(), 0.0f}}};
   const QueryTile work = consumer.wait_for_work(memory);
 #if FW_PERSISTENT
   if (work.batch == kNoTile) return false;
 #endif
-  consumer.begin(params, work);
+  consumer.begin(params, work, memory, stage);
+#if !FW_BLOCKS
   consumer.pass_tiles(params, false);
+#endif
   if (consumer.has_tile()) {
     float scores[kRowTiles][kKeyTiles][4], rescale[kRowTiles][2];
     u32 weights[kRowTiles][kKeySteps][4];
@@ -34,11 +34,13 @@ __device__ __forceinline__ bool consume_tile(Consumer& consumer, const Params& p
     consumer.last_values(out, weights);
     consumer.finish_output(out);
   }
+#if !FW_BLOCKS
   consumer.pass_tiles(params, true);
+#endif
   write_output(out, rows, numerator(params), consumer.scale_log2, params, work, consumer.queries,
                consumer.group);
 #if FW_PERSISTENT
-  consumer.leave_output(number);
+  consumer.leave_output(stage * kConsumers + consumer.group);
 #endif
   return true;
 }

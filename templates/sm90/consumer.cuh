@@ -17,6 +17,9 @@ struct Consumer {
 #endif
   WarpKeys own_keys;
   KeyTiles tiles;
+#if FW_BLOCKS
+  bool last;  // tile of keys
+#endif
   Walk walk;
   RingPlace<kStages> behind;  // the tile whose weights wait for their values
   float scale_log2;
@@ -70,9 +73,14 @@ struct Consumer {
   }
 
   // Before the keys of a query tile.
-  __device__ __forceinline__ void begin(const Params& params, const QueryTile& work) {
+  __device__ __forceinline__ void begin(const Params& params, const QueryTile& work, u32 memory,
+                                        int stage) {
     own_keys.start(params, work, group * 64, 64);
+#if FW_BLOCKS
+    tiles.done = !told_keys(memory, stage);
+#else
     tiles.start(params, work);
+#endif
     first_row = work.row_begin + group * 64 + warp_index() % 4 * 16;
 #if FW_ALIBI
     slope = find_slope(params, work, scale_log2);
@@ -87,6 +95,7 @@ struct Consumer {
     return !tiles.done && own_keys.visible(tiles);
   }
 
+#if !FW_BLOCKS
   // Passes on tiles that no row of this warpgroup sees, up to the first that one does or, with
   // `to_the_end`, all that are left. One thread waits for them and lets them go; the others must
   // not wait at a later tile before it has, since a phase tells its parity only.
@@ -108,10 +117,36 @@ struct Consumer {
     }
     synchronize_named(2 + group, 128);
   }
+#endif
+
+  // Until the keys of the tile at hand are there.
+  __device__ __forceinline__ void wait_for_keys() {
+    wait_barrier(barriers.keys_full + walk.at.stage * 8, walk.at.parity);
+#if FW_BLOCKS
+    const ToldTile told = told_tile(keys - kKeysOffset, walk.at.stage);
+    tiles.first = told.first;
+    tiles.end = told.end;
+    tiles.block_begin = told.block_begin;
+    tiles.partial = told.partial;
+    last = told.last;
+#endif
+  }
+
+#if FW_BLOCKS
+  // Each warp for itself, as each has read what the stage holds.
+  __device__ __forceinline__ void release_keys() const {
+    synchronize_warp();
+    if (lane_index() == 0) arrive(barriers.keys_empty + walk.at.stage * 8);
+  }
+#else
+  __device__ __forceinline__ void release_keys() const {
+    release(barriers.keys_empty + walk.at.stage * 8);
+  }
+#endif
 
   // The scores of the first tile.
   __device__ __forceinline__ void first_scores(float (&scores)[kRowTiles][kKeyTiles][4]) {
-    wait_barrier(barriers.keys_full + walk.at.stage * 8, walk.at.parity);
+    wait_for_keys();
 #if FW_PING_PONG
     take_turn(group);
 #endif
@@ -125,7 +160,7 @@ struct Consumer {
 #endif
     wait_products<0>();
     hold_sums(scores);
-    release(barriers.keys_empty + walk.at.stage * 8);
+    release_keys();
   }
 
   // The scores of the tile at hand, while the values of the one behind are on their way into `out`.
@@ -133,7 +168,7 @@ struct Consumer {
                                               float (&out)[kRowTiles][kDimTiles][4],
                                               const u32 (&weights)[kRowTiles][kKeySteps][4]) {
     wait_barrier(barriers.values_full + behind.stage * 8, behind.parity);
-    wait_barrier(barriers.keys_full + walk.at.stage * 8, walk.at.parity);
+    wait_for_keys();
 #if FW_PING_PONG
     take_turn(group);
 #endif
@@ -148,7 +183,7 @@ struct Consumer {
 #endif
     wait_products<1>();
     hold_sums(scores);
-    release(barriers.keys_empty + walk.at.stage * 8);
+    release_keys();
   }
 
   // Turns scores into weights. Returns in `rescale` the factor of earlier outputs.
@@ -178,7 +213,11 @@ struct Consumer {
 #endif
     behind = walk.at;
     walk.at.advance();
+#if FW_BLOCKS
+    tiles.done = last;
+#else
     tiles.advance(params);
+#endif
   }
 
 #if FW_PERSISTENT

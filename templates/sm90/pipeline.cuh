@@ -37,7 +37,11 @@ struct Barriers {
     for (int stage = 0; stage < kStages; ++stage) {
       init_barrier(keys_full + stage * 8, 1);
       init_barrier(values_full + stage * 8, 1);
+#if FW_BLOCKS
+      init_barrier(keys_empty + stage * 8, 4 * kConsumers);
+#else
       init_barrier(keys_empty + stage * 8, kConsumers);
+#endif
       init_barrier(values_empty + stage * 8, kConsumers);
     }
     publish_barriers();
@@ -60,25 +64,63 @@ __device__ __forceinline__ int queries_number(const RingPlace<kQueryStages>& at,
   return at.stage * kConsumers + group;
 }
 
+#if FW_BLOCKS
+// The producer walks through the lists of blocks and tells the consumers what each stage holds: they
+// have no registers to spare for a walk of their own.
+struct ToldTile {
+  int first, end, block_begin, partial;  // as in KeyTiles
+  bool last;                             // of the query tile
+};
+
+// Before the keys are announced.
+__device__ __forceinline__ void tell_tile(u32 memory, int stage, const ToldTile& tile) {
+  const u32 place = memory + kTilesOffset + stage * 32;
+  store_shared_u32(place, tile.first);
+  store_shared_u32(place + 4, tile.end);
+  store_shared_u32(place + 8, tile.block_begin);
+  store_shared_u32(place + 12, tile.partial);
+  store_shared_u16(place + 16, tile.last ? 1 : 0);
+}
+
+// Once the keys are full.
+__device__ __forceinline__ ToldTile told_tile(u32 memory, int stage) {
+  const u32 place = memory + kTilesOffset + stage * 32;
+  const Bytes16 words = load_shared_16(place);
+  const bool last = load_shared_u16(place + 16) != 0;
+  return {static_cast<int>(words.word[0]), static_cast<int>(words.word[1]),
+          static_cast<int>(words.word[2]), static_cast<int>(words.word[3]), last};
+}
+#endif
+
 constexpr int kNoTile = -1;  // instead of a number in the batch
 
 // The producer finds out which query tile comes next and tells the consumers beside its queries: that
 // takes divisions, each of them a long chain of instructions.
 __device__ __forceinline__ void tell_work(u32 memory, const RingPlace<kQueryStages>& at,
-                                          const QueryTile& work) {
-  const u32 place = memory + kWorkOffset + at.stage * 16;
+                                          const QueryTile& work, bool has_keys) {
+  const u32 place = memory + kWorkOffset + at.stage * kWorkBytes;
   store_shared_u32(place, work.batch);
   store_shared_u32(place + 4, work.head);
   store_shared_u32(place + 8, work.row_begin);
   store_shared_u32(place + 12, work.row_end);
+#if FW_BLOCKS
+  store_shared_u16(place + 16, has_keys ? 1 : 0);
+#endif
 }
 
 // Once the queries are full.
 __device__ __forceinline__ QueryTile told_work(u32 memory, int stage) {
-  const Bytes16 words = load_shared_16(memory + kWorkOffset + stage * 16);
+  const Bytes16 words = load_shared_16(memory + kWorkOffset + stage * kWorkBytes);
   return {static_cast<int>(words.word[0]), static_cast<int>(words.word[1]),
           static_cast<int>(words.word[2]), static_cast<int>(words.word[3])};
 }
+
+#if FW_BLOCKS
+// Whether the mask leaves any key.
+__device__ __forceinline__ bool told_keys(u32 memory, int stage) {
+  return load_shared_u16(memory + kWorkOffset + stage * kWorkBytes + 16) != 0;
+}
+#endif
 
 // One thread of a warpgroup speaks for it: its wait has covered the products of all.
 __device__ __forceinline__ void release(u32 barrier) {

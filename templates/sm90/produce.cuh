@@ -13,7 +13,7 @@ __device__ __forceinline__ void wait_for_places(const Barriers& barriers,
 __device__ __forceinline__ void tell_end(u32 memory, const Barriers& barriers,
                                          const RingPlace<kQueryStages>& at) {
   wait_for_places(barriers, at);
-  tell_work(memory, at, {kNoTile, 0, 0, 0});
+  tell_work(memory, at, {kNoTile, 0, 0, 0}, false);
 #pragma unroll 1
   for (int group = 0; group < kConsumers; ++group)
     arrive(barriers.queries_full + queries_number(at, group) * 8);
@@ -22,11 +22,12 @@ __device__ __forceinline__ void tell_end(u32 memory, const Barriers& barriers,
 
 // Starts the copy of the queries of all consumers.
 __device__ __forceinline__ void load_queries(const Params& params, const QueryTile& work,
-                                             u32 memory, const Barriers& barriers, Walk& walk) {
+                                             u32 memory, const Barriers& barriers, Walk& walk,
+                                             bool has_keys) {
 #if FW_PERSISTENT
   wait_for_places(barriers, walk.queries);
 #endif
-  tell_work(memory, walk.queries, work);
+  tell_work(memory, walk.queries, work, has_keys);
 #pragma unroll 1
   for (int group = 0; group < kConsumers; ++group) {
     const int number = queries_number(walk.queries, group);
@@ -38,13 +39,23 @@ __device__ __forceinline__ void load_queries(const Params& params, const QueryTi
   walk.queries.advance();
 }
 
-// Starts the copy of a tile of keys and its values, once their stage is empty.
+// Starts the copy of the tile of keys at hand and of its values, once their stage is empty, and goes
+// on to the next.
 __device__ __forceinline__ void load_stage(const Params& params, const QueryTile& work, u32 memory,
                                            const Barriers& barriers, RingPlace<kStages>& at,
-                                           int first_key) {
+                                           KeyTiles& tiles) {
   const int kv_head = work.head / params.group;
+  const int first_key = tiles.first;
   const u32 keys_full = barriers.keys_full + at.stage * 8;
   wait_barrier(barriers.keys_empty + at.stage * 8, at.parity ^ 1);
+#if FW_BLOCKS
+  ToldTile told = {tiles.first, tiles.end, tiles.block_begin, tiles.partial, false};
+  tiles.advance(params);
+  told.last = tiles.done;
+  tell_tile(memory, at.stage, told);
+#else
+  tiles.advance(params);
+#endif
   arrive_expecting(keys_full, kKeysBytes);
   load_boxes<kTileKv, kPaddedDim, kSwizzle>(memory + kKeysOffset + at.stage * kKeysStride,
                                             params.k_map, keys_full, first_key, kv_head,
@@ -63,18 +74,15 @@ __device__ __forceinline__ void load_tiles(const Params& params, const QueryTile
                                            const Barriers& barriers, Walk& walk) {
   KeyTiles tiles;
   tiles.start(params, work);
+  const bool has_keys = !tiles.done;
 #if FW_PERSISTENT
   if constexpr (kQueryStages == 1) {
     // The first keys may come while the last output still leaves the place of the queries.
-    if (!tiles.done) {
-      load_stage(params, work, memory, barriers, walk.at, tiles.first);
-      tiles.advance(params);
-    }
+    if (!tiles.done) load_stage(params, work, memory, barriers, walk.at, tiles);
   }
 #endif
-  load_queries(params, work, memory, barriers, walk);
-  for (; !tiles.done; tiles.advance(params))
-    load_stage(params, work, memory, barriers, walk.at, tiles.first);
+  load_queries(params, work, memory, barriers, walk, has_keys);
+  while (!tiles.done) load_stage(params, work, memory, barriers, walk.at, tiles);
 }
 
 // What all threads of the warpgroup have written is there.
@@ -88,12 +96,14 @@ __device__ __forceinline__ void announce(u32 barrier) {
 __device__ __forceinline__ void copy_tiles(const Params& params, const QueryTile& work, u32 memory,
                                            const Barriers& barriers, Walk& walk) {
   const int kv_head = work.head / params.group;
+  KeyTiles tiles;
+  tiles.start(params, work);
   const Element* q = params.q + work.batch * params.q_batch_stride +
                      work.head * params.q_head_stride + work.row_begin * params.q_row_stride;
 #if FW_PERSISTENT
   wait_for_places(barriers, walk.queries);
 #endif
-  if (thread_index() % 128 == 0) tell_work(memory, walk.queries, work);
+  if (thread_index() % 128 == 0) tell_work(memory, walk.queries, work, !tiles.done);
 #pragma unroll 1
   for (int group = 0; group < kConsumers; ++group) {
     const int number = queries_number(walk.queries, group);
@@ -105,19 +115,25 @@ __device__ __forceinline__ void copy_tiles(const Params& params, const QueryTile
   walk.queries.advance();
   const Element* k = params.k + work.batch * params.k_batch_stride + kv_head * params.k_head_stride;
   const Element* v = params.v + work.batch * params.v_batch_stride + kv_head * params.v_head_stride;
-  KeyTiles tiles;
-  tiles.start(params, work);
   RingPlace<kStages>& at = walk.at;
-  for (; !tiles.done; tiles.advance(params)) {
-    const int rows = params.seq_kv - tiles.first;
+  while (!tiles.done) {
+    const int first_key = tiles.first, rows = params.seq_kv - first_key;
     wait_barrier(barriers.keys_empty + at.stage * 8, at.parity ^ 1);
+#if FW_BLOCKS
+    ToldTile told = {tiles.first, tiles.end, tiles.block_begin, tiles.partial, false};
+    tiles.advance(params);
+    told.last = tiles.done;
+    if (thread_index() % 128 == 0) tell_tile(memory, at.stage, told);
+#else
+    tiles.advance(params);
+#endif
     copy_rows<kTileKv, kHeadDim, kPaddedDim, kSwizzle>(
-        memory + kKeysOffset + at.stage * kKeysStride, k + tiles.first * params.k_row_stride,
+        memory + kKeysOffset + at.stage * kKeysStride, k + first_key * params.k_row_stride,
         params.k_row_stride, rows);
     announce(barriers.keys_full + at.stage * 8);
     wait_barrier(barriers.values_empty + at.stage * 8, at.parity ^ 1);
     copy_rows<kTileKv, kHeadDimV, kPaddedDimV, kSwizzleV>(
-        memory + kValuesOffset + at.stage * kValuesStride, v + tiles.first * params.v_row_stride,
+        memory + kValuesOffset + at.stage * kValuesStride, v + first_key * params.v_row_stride,
         params.v_row_stride, rows);
     announce(barriers.values_full + at.stage * 8);
     at.advance();
