@@ -17,10 +17,10 @@ void ensure_families(BackendKind kind) {
   if (kind == BackendKind::cuda) {
     static const FamilySm80 sm80;
     static const FamilySm90 sm90;
-    // sm90 comes last until it has been measured: FLASHWRIGHT_FAMILY=sm90 asks for it.
+    // The first that can is taken: sm90 on sm_90a, sm80 for what it lacks and everywhere else.
     std::call_once(cuda, [] {
-      register_family(BackendKind::cuda, &sm80);
       register_family(BackendKind::cuda, &sm90);
+      register_family(BackendKind::cuda, &sm80);
     });
     return;
   }

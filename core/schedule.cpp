@@ -18,6 +18,7 @@ const std::vector<Knob>& knobs() {
       {"pp", &Schedule::ping_pong, "ping_pong"},
       {"pb", &Schedule::persistent, "persistent"},
       {"lf", &Schedule::longest_first, "longest_first"},
+      {"ht", &Schedule::half_tiles, "half_tiles"},
       {"qp", &Schedule::query_prefetch, "query_prefetch"},
       {"mk", &Schedule::key_block, "key_block"},
       {"md", &Schedule::dim_block, "dim_block"},

@@ -21,8 +21,8 @@ struct Schedule {
                            // n > 1 when none has grown by more than a factor of 2^n of a weight
   int ping_pong = 0;       // sm90: 1 lets consumers start their products in turn
   int persistent = 0;      // sm90: blocks that take query tiles in turn; 0: a block for each
-  int longest_first = 0;   // sm90: n orders the query tiles of heads with n * 32 MiB of keys and
-                           // values by their length
+  int longest_first = 0;   // sm90: 1 orders the query tiles of many heads by their length
+  int half_tiles = 0;  // sm90: 1 lets a consumer compute half of a tile of keys under a causal mask
   int query_prefetch = 0;  // sm90: 1 brings the queries of the next tile while one is computed
   int key_block = 0;       // CPU: keys per register tile of Q K^T
   int dim_block = 0;       // CPU: head dims per register tile of P V

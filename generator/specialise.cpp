@@ -252,8 +252,8 @@ const std::vector<std::string>& option_names() {
                                                  "FW_LAZY_RESCALE",   "FW_RESCALE_THRESHOLD",
                                                  "FW_PING_PONG",      "FW_PERSISTENT",
                                                  "FW_LONGEST_FIRST",  "FW_WINDOW",
-                                                 "FW_NEGATIVE_SCALE", "FW_SOFTCAP",
-                                                 "FW_ALIBI"};
+                                                 "FW_NEGATIVE_SCALE", "FW_HALF_TILES",
+                                                 "FW_SOFTCAP",        "FW_ALIBI"};
   return names;
 }
 

@@ -22,12 +22,12 @@ import protocol  # noqa: E402
 import torch_cuda  # noqa: E402
 
 EXTRA = [
+    *(f"bfloat16 b4 heads 16/16 seq 4096x4096 d {d} causal dropout 0.0"
+      for d in ("32/32", "40/40", "72/72", "80/80", "96/96", "160/160", "192/192", "192/128")),
     "bfloat16 b4 heads 16/16 seq 4096x4096 d 64/64 causal dropout 0.1",
     "bfloat16 b4 heads 16/16 seq 4096x4096 d 128/128 causal dropout 0.1",
     "float16 b4 heads 16/16 seq 4096x4096 d 128/128 causal dropout 0.0",
     "bfloat16 b4 heads 32/8 seq 4096x4096 d 128/128 causal dropout 0.0",
-    "bfloat16 b4 heads 16/16 seq 4096x4096 d 96/96 causal dropout 0.0",
-    "bfloat16 b4 heads 16/16 seq 4096x4096 d 192/192 causal dropout 0.0",
     "float32 b4 heads 16/16 seq 2048x2048 d 64/64 causal dropout 0.0",
 ]
 

@@ -44,8 +44,7 @@ std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
       {"constexpr float kLargeExponent = 256.0f", "from here on one rounding would show"},
   };
   if (schedule.longest_first != 0)
-    rows.push_back({fmt::format("constexpr u32 kSectionBytes = {}u << 25", schedule.longest_first),
-                    "of keys and values that L2 should hold"});
+    rows.push_back({"constexpr u32 kSectionBytes = 32u << 20", "of keys and values, for L2"});
   if (schedule.lazy_rescale > 1)
     rows.push_back({fmt::format("constexpr float kRescaleThreshold = {}.0f", schedule.lazy_rescale),
                     "weights stay below 2^this"});
@@ -178,6 +177,12 @@ std::vector<Line> products(const Problem& problem, const Schedule& schedule) {
   add(first, "multiply_first_scores", "u64 a");
   add(scores, "multiply_scores", "u64 a");
   add(output, "multiply_output", "const u32 (&a)[4]");
+  if (schedule.half_tiles != 0) {
+    scores.n /= 2;
+    first.n /= 2;
+    add(first, "multiply_first_half_scores", "u64 a");
+    add(scores, "multiply_half_scores", "u64 a");
+  }
   return lines;
 }
 
@@ -209,6 +214,7 @@ Emission emission(const Problem& problem, const Schedule& schedule) {
   out.options["FW_PING_PONG"] = schedule.ping_pong != 0;
   out.options["FW_LAZY_RESCALE"] = schedule.lazy_rescale != 0;
   out.options["FW_RESCALE_THRESHOLD"] = schedule.lazy_rescale > 1;
+  out.options["FW_HALF_TILES"] = schedule.half_tiles != 0;
   out.options["FW_WINDOW"] = problem.mask == Mask::Kind::window;
   out.options["FW_LONGEST_FIRST"] = schedule.longest_first != 0;
   out.plan = plan_for(problem, schedule);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <limits>
 
 #include "core/dtype.hpp"
 #include "generator/sm90/emit_sm90.hpp"
@@ -36,9 +37,13 @@ void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
   verdict.one_of("query_prefetch", s.query_prefetch, {0, 1});
   verdict.require(s.query_prefetch == 0 || s.persistent != 0,
                   "query_prefetch is 1; allowed where blocks take one query tile: 0");
-  verdict.one_of("longest_first", s.longest_first, {0, 1, 2, 4});
+  verdict.one_of("longest_first", s.longest_first, {0, 1});
   verdict.require(s.longest_first == 0 || problem.mask == Mask::Kind::causal,
-                  "longest_first is not 0; allowed without a causal mask: 0");
+                  "longest_first is 1; allowed without a causal mask: 0");
+  verdict.one_of("half_tiles", s.half_tiles, {0, 1});
+  verdict.require(s.half_tiles == 0 || (problem.mask == Mask::Kind::causal && s.tile_kv % 32 == 0),
+                  "half_tiles is 1; allowed without a causal mask, or with a tile_kv that 32 does "
+                  "not divide: 0");
   verdict.require(s.q_in_registers == 0, "q_in_registers is 1; allowed: 0");
   verdict.require(s.key_block == 0 && s.dim_block == 0 && s.unroll == 0,
                   "key_block, dim_block and unroll are knobs of the CPU");
@@ -93,36 +98,82 @@ Candidate examine(const Problem& problem, const DeviceInfo& device, const Shape&
   return out;
 }
 
-// Where to begin until schedules have been measured: tiles that other kernels for Hopper are known to be fast
-// with, and that compile without spills. Tried in order until one is legal.
+// What sweeps on an H200 found fastest (bench/results/h200), or close to it: what the tuner starts from and
+// what runs until it has. The first row that fits and is legal counts.
 struct Seed {
   int max_head_dim, max_head_dim_v;
-  bool plain;   // neither dropout nor block lists
-  bool masked;  // also for causal masks and windows
-  const char* schedule;
+  Mask::Kind mask;
+  bool dropout;  // or without
+  std::int64_t max_seq_q;
+  const char* schedule;  // pb1: as many blocks as run at once
 };
+constexpr std::int64_t kAnyLength = std::numeric_limits<std::int64_t>::max();
+using Kind = Mask::Kind;
 // clang-format off
-constexpr std::array<Seed, 13> kSeeds = {{
-    {64, 64, true, false, "q192.kv128.w16.st2.b1"},
-    {64, 64, false, true, "q128.kv128.w12.st2.b1"},
-    {96, 96, true, false, "q192.kv96.w16.st2.b1"},
-    {96, 96, false, true, "q128.kv128.w12.st2.b1"},
-    {128, 128, true, false, "q128.kv176.w12.st2.b1"},
-    {128, 128, false, true, "q128.kv128.w12.st2.b1"},
-    {128, 128, false, true, "q128.kv96.w12.st2.b1"},
-    {192, 128, false, true, "q128.kv128.w12.st2.b1"},
-    {192, 128, false, true, "q128.kv96.w12.st2.b1"},
-    {192, 192, false, true, "q128.kv96.w12.st2.b1"},
-    {192, 192, false, true, "q128.kv64.w12.st2.b1"},
-    {256, 256, false, true, "q128.kv80.w12.st2.b1"},
-    {256, 256, false, true, "q128.kv64.w12.st2.b1"},
-}};
+constexpr std::array kSeeds = {
+    Seed{64, 64, Kind::none, false, kAnyLength, "q192.kv128.w16.st3.b1.pp1.pb1.qp1"},
+    Seed{64, 64, Kind::causal, false, 1024, "q192.kv128.w16.st3.b1.pb1.lf1.ht1.qp1"},
+    Seed{64, 64, Kind::causal, false, kAnyLength, "q192.kv128.w16.st3.b1.pp1.pb1.lf1.ht1.qp1"},
+    Seed{64, 64, Kind::causal, true, kAnyLength, "q128.kv128.w12.st2.b1.pp1.pb1.lf1.qp1"},
+    Seed{64, 64, Kind::window, false, kAnyLength, "q128.kv128.w12.st2.b1.pp1.pb1.qp1"},
+    Seed{64, 64, Kind::blocks, false, kAnyLength, "q128.kv128.w12.st2.b1.pp1.lz8"},
+    Seed{80, 80, Kind::none, false, kAnyLength, "q192.kv112.w16.st2.b1.pp1"},
+    Seed{80, 80, Kind::causal, false, kAnyLength, "q192.kv112.w16.st2.b1.pp1.lf1"},
+    Seed{96, 96, Kind::none, false, kAnyLength, "q192.kv96.w16.st2.b1.pp1.lz8"},
+    Seed{96, 96, Kind::causal, false, kAnyLength, "q192.kv96.w16.st2.b1.pp1.lz8.lf1"},
+    Seed{128, 128, Kind::none, false, 4096, "q128.kv128.w12.st2.b1.pb1.qp1"},
+    Seed{128, 128, Kind::none, false, kAnyLength, "q128.kv176.w12.st2.b1.pp1.lz8"},
+    Seed{128, 128, Kind::causal, false, 8192, "q128.kv128.w12.st2.b1.pb1.lf1.qp1"},
+    Seed{128, 128, Kind::causal, false, kAnyLength, "q128.kv176.w12.st2.b1.pp1.lz8"},
+    Seed{128, 128, Kind::causal, true, kAnyLength, "q128.kv128.w12.st2.b1.lz8.pb1.lf1.qp1"},
+    Seed{128, 128, Kind::window, false, kAnyLength, "q128.kv128.w12.st2.b1.lz8.pb1.qp1"},
+    Seed{128, 128, Kind::blocks, false, kAnyLength, "q128.kv128.w12.st2.b1.pp1.lz8"},
+    Seed{128, 128, Kind::none, true, kAnyLength, "q128.kv128.w12.st2.b1.lz8.pb1.qp1"},
+    Seed{192, 160, Kind::causal, false, kAnyLength, "q128.kv128.w12.st2.b1.pp1.lz8.lf1"},
+    Seed{192, 160, Kind::none, false, kAnyLength, "q128.kv128.w12.st2.b1.pp1.lz8"},
+    Seed{192, 192, Kind::causal, false, kAnyLength, "q128.kv112.w12.st2.b1.pp1.lz8.pb1.lf1"},
+    Seed{192, 192, Kind::none, false, kAnyLength, "q128.kv112.w12.st2.b1.pp1.lz8"},
+    Seed{256, 256, Kind::none, false, 512, "q128.kv64.w12.st2.b1.pp1.lz8.pb1"},
+    Seed{256, 256, Kind::none, false, kAnyLength, "q128.kv80.w12.st2.b1.pp1.lz8.pb1"},
+    Seed{256, 256, Kind::causal, false, 1024, "q128.kv64.w12.st2.b1.pp1.lz8.ht1"},
+    Seed{256, 256, Kind::causal, false, 4096, "q128.kv64.w12.st2.b1.pp1.lz8.lf1.ht1"},
+    Seed{256, 256, Kind::causal, false, kAnyLength, "q128.kv64.w12.st2.b1.pp1.lz8.ht1"},
+};
 // clang-format on
 
-bool meant_for(const Seed& seed, const Problem& problem) {
-  const bool plain = !problem.dropout && problem.mask != Mask::Kind::blocks;
+bool meant_for(const Seed& seed, const Problem& problem, const Shape& shape) {
   return problem.head_dim <= seed.max_head_dim && problem.head_dim_v <= seed.max_head_dim_v &&
-         (plain || !seed.plain) && (problem.mask == Mask::Kind::none || seed.masked);
+         problem.mask == seed.mask && problem.dropout == seed.dropout &&
+         shape.seq_q <= seed.max_seq_q;
+}
+
+Schedule seed_schedule(const Seed& seed, const DeviceInfo& device) {
+  Schedule schedule = parse_schedule(seed.schedule);
+  schedule.persistent *= device.sm_count * schedule.blocks_per_sm;
+  return schedule;
+}
+
+// The knobs beside the tiles: how blocks take query tiles, and how consumers take turns.
+std::vector<Schedule> variants(const Problem& problem, const DeviceInfo& device, Schedule s) {
+  std::vector<Schedule> out;
+  const int resident = device.sm_count * s.blocks_per_sm;
+  for (const int lazy_rescale : {0, 1, 8})
+    for (const int ping_pong : {0, 1})
+      for (const auto& [persistent, prefetch] : {std::pair{0, 0}, {resident, 0}, {resident, 1}})
+        for (const auto& [longest_first, half_tiles] : {std::pair{0, 0}, {1, 0}, {0, 1}, {1, 1}}) {
+          const bool causal = problem.mask == Mask::Kind::causal;
+          if (ping_pong != 0 && s.tile_q == 64) continue;
+          if (longest_first + half_tiles > 0 && !causal) continue;
+          if (half_tiles != 0 && s.tile_kv % 32 != 0) continue;
+          s.lazy_rescale = lazy_rescale;
+          s.ping_pong = ping_pong;
+          s.persistent = persistent;
+          s.query_prefetch = prefetch;
+          s.longest_first = longest_first;
+          s.half_tiles = half_tiles;
+          out.push_back(s);
+        }
+  return out;
 }
 
 }  // namespace
@@ -156,19 +207,21 @@ std::vector<Candidate> FamilySm90::space(const Problem& problem, const DeviceInf
   std::vector<Candidate> out;
   for (const int tile_q : {64, 128, 192})
     for (int tile_kv = 16; tile_kv <= 256; tile_kv += 16)
-      for (const int stages : {1, 2, 3, 4})
-        for (const int variant : {0, 1, 2, 3, 4, 5, 6, 7}) {
-          Schedule s;
-          s.tile_q = tile_q;
-          s.tile_kv = tile_kv;
-          s.warps = tile_q / 16 + 4;
-          s.stages = stages;
-          s.lazy_rescale = variant % 2;
-          s.ping_pong = variant / 2 % 2;
-          s.blocks_per_sm = tile_q == 64 ? 2 : 1;
-          s.persistent = variant / 4 * device.sm_count * s.blocks_per_sm;
+      for (const int stages : {1, 2, 3, 4}) {
+        Schedule s;
+        s.tile_q = tile_q;
+        s.tile_kv = tile_kv;
+        s.warps = tile_q / 16 + 4;
+        s.stages = stages;
+        s.blocks_per_sm = tile_q == 64 ? 2 : 1;
+        // What does not fit in its plainest form does in none.
+        if (!examine(problem, device, shape, s).rejected.empty()) {
           out.push_back(examine(problem, device, shape, s));
+          continue;
         }
+        for (const Schedule& variant : variants(problem, device, s))
+          out.push_back(examine(problem, device, shape, variant));
+      }
   return out;
 }
 
@@ -180,8 +233,9 @@ Candidate FamilySm90::consider(const Problem& problem, const DeviceInfo& device,
 Schedule FamilySm90::default_schedule(const Problem& problem, const DeviceInfo& device,
                                       const Shape& shape) const {
   for (const Seed& seed : kSeeds) {
-    const Schedule schedule = parse_schedule(seed.schedule);
-    if (meant_for(seed, problem) && examine(problem, device, shape, schedule).rejected.empty())
+    const Schedule schedule = seed_schedule(seed, device);
+    if (meant_for(seed, problem, shape) &&
+        examine(problem, device, shape, schedule).rejected.empty())
       return schedule;
   }
   Schedule best;

@@ -10,39 +10,37 @@ namespace flashwright::sm90 {
 namespace {
 
 // Scores per cycle of a multiprocessor that 1, 2, 3 warpgroups turn into weights: alone, and what the
-// tensor cores at full rate leave of it.
+// tensor cores at full rate leave of it. Measured with separate warpgroups for either.
 constexpr std::array<double, 3> kSoftmaxAlone = {11.0, 13.4, 15.1},
                                 kSoftmaxBeside = {5.8, 8.2, 9.1};
-constexpr double kSoftmaxInstructions = 5;  // that these rates were measured with
-constexpr double kDropoutInstructions = 3.2;
-constexpr double kTanhInstructions = 2;  // one of them shares its unit with the exponential
-constexpr double kAlibiInstructions = 1.5;
-constexpr double kL2Bytes = 35;        // per cycle and multiprocessor, all tiles different
-constexpr double kOverhead = 1.10;     // of a tile, beyond its slowest unit
-constexpr double kStepLatency = 60;    // of a warpgroup, between product and softmax
-constexpr double kBlockCycles = 2000;  // start and end of a block
-constexpr double kTailWaves = 0.5;
-constexpr double kLoadLatency = 1000;  // of a tile; hidden by the stages beyond the first
-
-double visible_share(const Problem& problem, const Shape& shape) {
-  if (problem.mask == Mask::Kind::none) return 1;
-  if (problem.mask != Mask::Kind::causal || shape.seq_kv == 0) return 0.5;
-  const double q = static_cast<double>(shape.seq_q), kv = static_cast<double>(shape.seq_kv);
-  return q <= kv ? 1 - q / (2 * kv) : kv / (2 * q);
-}
+constexpr double kMeasuredInstructions = 5;  // of a score, that these rates were measured with
+// The numbers from here on are fitted to sweeps on an H200 (863 timings, 8 % rms).
+constexpr double kInstructions = 5.07, kDropoutInstructions = 3.8;
+constexpr double kClockGhz = 1.70, kFullClockGhz = 1.98;  // under load, of the fastest
+constexpr double kProducts = 0.96;
+constexpr double kL2Bytes = 61;     // per cycle and multiprocessor
+constexpr double kOverhead = 1.15;  // of a step, beyond its slowest unit
+constexpr double kStepLatency = 150;
+constexpr double kLoadLatency = 1000;  // of a tile of keys; hidden by the stages beyond the first
+// Cycles around the steps of a query tile: with prefetched queries, in a persistent block without, in a
+// block of its own; and for each column of the output.
+constexpr double kPrefetched = 0, kPersistent = 1200, kOwnBlock = 2400, kOutputColumn = 25;
+constexpr double kBlocksBeside = 1.24;  // how much of that two blocks hide from each other
+constexpr double kUneven = 0.05;        // of blocks that take causal tiles as they come
 
 // Cycles of one tile of keys of the blocks that share a multiprocessor, for one of them.
-double tile_cycles(const Problem& problem, const Schedule& s, int resident) {
-  const int consumers = s.tile_q / 64;
+double step_cycles(const Problem& problem, const Schedule& s) {
+  const int consumers = s.tile_q / 64, resident = s.blocks_per_sm;
   const auto groups = static_cast<std::size_t>(std::min(3, consumers * resident)) - 1;
   const double dims = slabs(problem.head_dim).columns + problem.head_dim_v;
   const double scores = static_cast<double>(s.tile_q) * s.tile_kv;
   const double products = scores * dims / 2048;
-  double instructions = kSoftmaxInstructions + (problem.dropout ? kDropoutInstructions : 0);
-  if (problem.softcap) instructions += kTanhInstructions;
-  if (problem.alibi) instructions += kAlibiInstructions;
-  if (s.lazy_rescale == 0) instructions += static_cast<double>(problem.head_dim_v) / s.tile_kv;
-  const double softmax = scores * instructions / kSoftmaxInstructions;
+  double instructions = kInstructions;
+  if (problem.dropout) instructions += kDropoutInstructions;
+  if (problem.softcap) instructions += 2;
+  if (problem.alibi) instructions += 1.5;
+  if (s.lazy_rescale != 1) instructions += static_cast<double>(problem.head_dim_v) / s.tile_kv;
+  const double softmax = scores * instructions / kMeasuredInstructions;
   const double mixed = softmax / kSoftmaxAlone[groups] +
                        products * (1 - kSoftmaxBeside[groups] / kSoftmaxAlone[groups]);
   const double shared = products * (0.5 + 16.0 / s.tile_kv + 0.5 / consumers);
@@ -51,26 +49,48 @@ double tile_cycles(const Problem& problem, const Schedule& s, int resident) {
   const double alone = products / consumers * slabs(problem.head_dim).columns / dims +
                        softmax / consumers / kSoftmaxAlone[0] + kStepLatency;
   const double waiting = s.stages == 1 ? kLoadLatency / resident : 0;
-  return std::max({products, mixed, shared, traffic, alone / resident}) * kOverhead + waiting;
+  return std::max({products * kProducts, mixed, shared, traffic, alone / resident}) * kOverhead +
+         waiting;
+}
+
+// Steps of all query tiles of a head.
+double steps_of_head(const Problem& problem, const Shape& shape, const Schedule& s) {
+  const auto q = static_cast<double>(shape.seq_q), kv = static_cast<double>(shape.seq_kv);
+  const double tiles = std::ceil(q / s.tile_q);
+  if (problem.mask == Mask::Kind::none) return tiles * std::ceil(kv / s.tile_kv);
+  if (problem.mask != Mask::Kind::causal) return tiles * std::max(1.0, 0.5 * kv / s.tile_kv);
+  // A row sees the keys up to its own place, counted from the end. Of very many tiles a sample.
+  const double count = std::min(tiles, 512.0);
+  double steps = 0;
+  for (double i = 1; i <= count; ++i) {
+    const double row = std::min(std::ceil(i * tiles / count) * s.tile_q, q);
+    steps += std::max(0.0, std::ceil(std::min(row + kv - q, kv) / s.tile_kv));
+  }
+  return steps * tiles / count;
 }
 
 }  // namespace
 
 double model_time_us(const Problem& problem, const DeviceInfo& device, const Shape& shape,
                      const Schedule& s) {
-  const double seq_q = static_cast<double>(std::max<std::int64_t>(shape.seq_q, 1));
-  const double heads = static_cast<double>(shape.batch * shape.heads_q);
-  const double blocks = std::ceil(seq_q / s.tile_q) * heads;
-  const double share = visible_share(problem, shape);
-  double tiles = std::ceil(static_cast<double>(shape.seq_kv) / s.tile_kv);
-  if (share < 1)
-    tiles = std::min(tiles, static_cast<double>(shape.seq_kv) * share / s.tile_kv + 0.5 +
-                                0.5 * s.tile_q / s.tile_kv);
-  const int resident = s.blocks_per_sm;
-  const double block_cycles = tiles * tile_cycles(problem, s, resident) + kBlockCycles / resident;
-  const double waves = blocks / device.sm_count + (share < 1 ? kTailWaves : 0);
-  const double cycles = std::max(std::ceil(waves / resident) * resident, 1.0) * block_cycles;
-  return 3 + cycles / std::max(device.clock_ghz, 0.1) * 1e-3;
+  const double heads = static_cast<double>(std::max<std::int64_t>(shape.batch * shape.heads_q, 1));
+  const double tiles =
+      std::ceil(static_cast<double>(std::max<std::int64_t>(shape.seq_q, 1)) / s.tile_q);
+  const double step = step_cycles(problem, s), steps = steps_of_head(problem, shape, s);
+  double around = (s.query_prefetch != 0 ? kPrefetched
+                   : s.persistent != 0   ? kPersistent
+                                         : kOwnBlock) +
+                  kOutputColumn * problem.head_dim_v;
+  if (s.blocks_per_sm > 1) around /= kBlocksBeside;
+  double cycles = heads * (steps * step + tiles * around) / device.sm_count;
+  if (problem.mask == Mask::Kind::none) {
+    const double slots = static_cast<double>(device.sm_count) * s.blocks_per_sm;
+    cycles *= std::ceil(heads * tiles / slots) / (heads * tiles / slots);
+  } else if (s.persistent != 0) {
+    cycles *= s.longest_first != 0 ? 1.03 : 1 + std::min(0.8, kUneven * std::sqrt(tiles));
+  }
+  const double clock = device.clock_ghz * kClockGhz / kFullClockGhz;
+  return 3 + cycles / std::max(clock, 0.1) * 1e-3;
 }
 
 }  // namespace flashwright::sm90

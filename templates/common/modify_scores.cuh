@@ -12,7 +12,8 @@ __device__ __forceinline__ float find_slope(const Params& params, const QueryTil
 
 // Modifies the scores of a tile. `first_row` is the first of the warp's rows. Eight rows further
 // down and eight keys further on the distance is the same: few have to be computed.
-__device__ __forceinline__ void modify_scores(float (&scores)[kRowTiles][kKeyTiles][4],
+template <int kTiles>
+__device__ __forceinline__ void modify_scores(float (&scores)[kRowTiles][kTiles][4],
                                               const Params& params, const KeyTiles& tiles,
                                               int first_row, float slope) {
   const int lane = lane_index();
@@ -21,7 +22,7 @@ __device__ __forceinline__ void modify_scores(float (&scores)[kRowTiles][kKeyTil
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) {
+    for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int step = (n - i / 2 - 2 * m) * 8 + i % 2;
@@ -33,12 +34,13 @@ __device__ __forceinline__ void modify_scores(float (&scores)[kRowTiles][kKeyTil
 }
 #elif FW_SOFTCAP
 // Modifies the scores of a tile.
-__device__ __forceinline__ void modify_scores(float (&scores)[kRowTiles][kKeyTiles][4],
+template <int kTiles>
+__device__ __forceinline__ void modify_scores(float (&scores)[kRowTiles][kTiles][4],
                                               const Params& params) {
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) {
+    for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) scores[m][n][i] = modified(params, scores[m][n][i]);
     }

@@ -21,8 +21,24 @@ __device__ __forceinline__ bool consume_tile(Consumer& consumer, const Params& p
   if (consumer.has_tile()) {
     float scores[kRowTiles][kKeyTiles][4], rescale[kRowTiles][2];
     u32 weights[kRowTiles][kKeySteps][4];
+#if FW_HALF_TILES
+    if (consumer.sees_half()) {
+      auto& half = reinterpret_cast<float(&)[kRowTiles][kKeyTiles / 2][4]>(scores);
+      consumer.first_half_scores(half);
+      consumer.soften(half, rows, rescale, params, work);
+#pragma unroll
+      for (int n = kKeyTiles / 2; n < kKeyTiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) scores[0][n][i] = 0.0f;
+      }
+    } else {
+      consumer.first_scores(scores);
+      consumer.soften(scores, rows, rescale, params, work);
+    }
+#else
     consumer.first_scores(scores);
     consumer.soften(scores, rows, rescale, params, work);
+#endif
     consumer.advance(weights, scores, params);
     while (consumer.has_tile()) {
       consumer.next_scores(scores, out, weights);

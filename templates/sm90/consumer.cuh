@@ -163,6 +163,33 @@ struct Consumer {
     release_keys();
   }
 
+#if FW_HALF_TILES
+  // Whether all keys of the first tile that some of its rows see are in the first half.
+  __device__ __forceinline__ bool sees_half() const {
+    return own_keys.keys.end - tiles.first <= kTileKv / 2;
+  }
+
+  // The scores of the first half of the first tile; the others are as good as hidden.
+  __device__ __forceinline__ void first_half_scores(
+      float (&scores)[kRowTiles][kKeyTiles / 2][4]) {
+    wait_for_keys();
+#if FW_PING_PONG
+    take_turn(group);
+#endif
+    fence_products();
+    start_half_scores(scores, queries, keys + walk.at.stage * kKeysStride);
+#if FW_PING_PONG
+    pass_turn(group);
+#endif
+#if FW_PERSISTENT
+    clear_output();
+#endif
+    wait_products<0>();
+    hold_sums(scores);
+    release_keys();
+  }
+#endif
+
   // The scores of the tile at hand, while the values of the one behind are on their way into `out`.
   __device__ __forceinline__ void next_scores(float (&scores)[kRowTiles][kKeyTiles][4],
                                               float (&out)[kRowTiles][kDimTiles][4],
@@ -187,7 +214,8 @@ struct Consumer {
   }
 
   // Turns scores into weights. Returns in `rescale` the factor of earlier outputs.
-  __device__ __forceinline__ void soften(float (&scores)[kRowTiles][kKeyTiles][4],
+  template <int kTiles>
+  __device__ __forceinline__ void soften(float (&scores)[kRowTiles][kTiles][4],
                                          RowState (&rows)[kRowTiles][2],
                                          float (&rescale)[kRowTiles][2], const Params& params,
                                          const QueryTile& work) const {

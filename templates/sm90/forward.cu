@@ -28,38 +28,48 @@
 #include "sm90/consumer.cuh"
 #include "sm90/consume.cuh"
 
-// Brings what a query tile needs: one thread by TMA, or all of the warpgroup.
-template <bool kByTma>
-__device__ __forceinline__ void produce_tile(const Params& params, const QueryTile& work,
-                                             u32 memory, const Barriers& barriers, Walk& walk) {
-  if constexpr (kByTma) {
-    load_tiles(params, work, memory, barriers, walk);
-  } else {
-    copy_tiles(params, work, memory, barriers, walk);
+// Brings what the query tiles of this block need: one thread, by TMA.
+__device__ __forceinline__ void produce_by_tma(const Params& params, u32 memory) {
+  const Barriers barriers = find_barriers(memory);
+  Walk walk = {};
+#if FW_PERSISTENT
+#pragma unroll 1
+  for (Turn turn(params); turn.exists;) {
+    const QueryTile work = turn.work;
+    KeyTiles tiles;
+    load_first(params, work, memory, barriers, walk, tiles);
+    turn.next(params);  // divisions, while the first keys are on their way
+    load_rest(params, work, memory, barriers, walk, tiles);
   }
+  tell_end(memory, barriers, walk.queries);
+#else
+  const QueryTile work = find_work(params);
+  KeyTiles tiles;
+  load_first(params, work, memory, barriers, walk, tiles);
+  load_rest(params, work, memory, barriers, walk, tiles);
+#endif
 }
 
-// The same for all query tiles of this block.
-template <bool kByTma>
-__device__ __forceinline__ void produce_tiles(const Params& params, u32 memory) {
+// The same by all threads of the warpgroup, for rows that start anywhere.
+__device__ __forceinline__ void produce_by_copies(const Params& params, u32 memory) {
   const Barriers barriers = find_barriers(memory);
   Walk walk = {};
 #if FW_PERSISTENT
 #pragma unroll 1
   for (Turn turn(params); turn.exists; turn.next(params))
-    produce_tile<kByTma>(params, turn.work, memory, barriers, walk);
-  if (kByTma || thread_index() % 128 == 0) tell_end(memory, barriers, walk.queries);
+    copy_tiles(params, turn.work, memory, barriers, walk);
+  if (thread_index() % 128 == 0) tell_end(memory, barriers, walk.queries);
 #else
-  produce_tile<kByTma>(params, find_work(params), memory, barriers, walk);
+  copy_tiles(params, find_work(params), memory, barriers, walk);
 #endif
 }
 
 // The producer warpgroup. It gives most of its registers to the consumers.
 __device__ __forceinline__ void produce(const Params& params, u32 memory) {
   if (params.aligned) {
-    if (warp_index() % 4 == 0 && elect_lane()) produce_tiles<true>(params, memory);
+    if (warp_index() % 4 == 0 && elect_lane()) produce_by_tma(params, memory);
   } else {
-    produce_tiles<false>(params, memory);
+    produce_by_copies(params, memory);
   }
 }
 

@@ -3,7 +3,8 @@
 #if FW_BLOCKS
 // Hides the scores of keys that a row must not see. `first_row` is the first of the warp's rows. A
 // word of the list tells of 32 keys; the eight keys of a column of accumulators share one.
-__device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kKeyTiles][4],
+template <int kTiles>
+__device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kTiles][4],
                                             const Params& params, const QueryTile& work,
                                             const KeyTiles& tiles, int first_row) {
   const int lane = lane_index();
@@ -17,7 +18,7 @@ __device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kKeyTiles
     const i64 bit_row = static_cast<i64>(tiles.partial) * params.block_q + row % params.block_q;
     const u32* bits = params.partial_bits + bit_row * words;
 #pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) {
+    for (int n = 0; n < kTiles; ++n) {
       u32 kept = ~0u;
       if (tiles.partial >= 0 && n * 8 < tiles.end - tiles.first)
         kept = load_global(bits + (skipped + n * 8) / 32) >> (skipped + n * 8) % 32;
@@ -36,7 +37,8 @@ __device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kKeyTiles
 // Hides the scores of keys behind the last that a row sees. `first_row` is the first of the warp's
 // rows.
 #endif
-__device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kKeyTiles][4],
+template <int kTiles>
+__device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kTiles][4],
                                             const Params& params, const QueryTile& work,
                                             const KeyTiles& tiles, int first_row) {
   const int lane = lane_index();
@@ -50,7 +52,7 @@ __device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kKeyTiles
 #endif
     const int end = keys.end - first_key;
 #pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) {
+    for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
 #if FW_WINDOW

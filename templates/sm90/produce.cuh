@@ -69,19 +69,26 @@ __device__ __forceinline__ void load_stage(const Params& params, const QueryTile
   at.advance();
 }
 
-// By TMA, one thread.
-__device__ __forceinline__ void load_tiles(const Params& params, const QueryTile& work, u32 memory,
-                                           const Barriers& barriers, Walk& walk) {
-  KeyTiles tiles;
+// Loads the queries of a tile and the first of its keys.
+__device__ __forceinline__ void load_first(const Params& params, const QueryTile& work, u32 memory,
+                                           const Barriers& barriers, Walk& walk, KeyTiles& tiles) {
   tiles.start(params, work);
   const bool has_keys = !tiles.done;
 #if FW_PERSISTENT
   if constexpr (kQueryStages == 1) {
-    // The first keys may come while the last output still leaves the place of the queries.
-    if (!tiles.done) load_stage(params, work, memory, barriers, walk.at, tiles);
+    // The keys may come while the last output still leaves the place of the queries.
+    if (has_keys) load_stage(params, work, memory, barriers, walk.at, tiles);
+    load_queries(params, work, memory, barriers, walk, has_keys);
+    return;
   }
 #endif
   load_queries(params, work, memory, barriers, walk, has_keys);
+  if (has_keys) load_stage(params, work, memory, barriers, walk.at, tiles);
+}
+
+// Loads the rest of its keys.
+__device__ __forceinline__ void load_rest(const Params& params, const QueryTile& work, u32 memory,
+                                          const Barriers& barriers, Walk& walk, KeyTiles& tiles) {
   while (!tiles.done) load_stage(params, work, memory, barriers, walk.at, tiles);
 }
 

@@ -32,6 +32,29 @@ __device__ __forceinline__ void start_scores(float (&scores)[kRowTiles][kKeyTile
   commit_products();
 }
 
+#if FW_HALF_TILES
+// The same for the first half of the keys.
+__device__ __forceinline__ void start_half_scores(
+    float (&scores)[kRowTiles][kKeyTiles / 2][4], u32 queries, u32 keys) {
+  float(&sums)[kKeyTiles * 2] = reinterpret_cast<float(&)[kKeyTiles * 2]>(scores);
+  const u64 a = tile_descriptor<kSwizzle>(uniform_address(queries), 8 * kSwizzle, 0);
+  const u64 b = tile_descriptor<kSwizzle>(uniform_address(keys), 8 * kSwizzle, 0);
+#pragma unroll
+  for (int step = 0; step < kDimSteps; ++step) {
+    constexpr int kSteps = kSwizzle / 32;  // of a slab
+    const int slab = step / kSteps, offset = step % kSteps * 32;
+    const u64 a_step = advance_descriptor(a, slab * 64 * kSwizzle + offset);
+    const u64 b_step = advance_descriptor(b, slab * kTileKv * kSwizzle + offset);
+    if (step == 0) {
+      multiply_first_half_scores(sums, a_step, b_step);
+    } else {
+      multiply_half_scores(sums, a_step, b_step);
+    }
+  }
+  commit_products();
+}
+#endif
+
 // Starts out += weights V.
 __device__ __forceinline__ void start_output(float (&out)[kRowTiles][kDimTiles][4],
                                              const u32 (&weights)[kRowTiles][kKeySteps][4],

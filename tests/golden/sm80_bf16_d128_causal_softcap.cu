@@ -494,7 +494,8 @@ __device__ __forceinline__ void mask_scores(float (&scores)[kRowTiles][kKeyTiles
 
 // The error of one rounding grows with the product. Where it would show, the maximum is subtracted
 // from the scores first, which is exact.
-__device__ __forceinline__ void subtract_max(float (&scores)[kRowTiles][kKeyTiles][4],
+template <int kTiles>
+__device__ __forceinline__ void subtract_max(float (&scores)[kRowTiles][kTiles][4],
                                              const RowState (&rows)[kRowTiles][2],
                                              const float (&max)[kRowTiles][2],
                                              float (&shift)[kRowTiles][2],
@@ -507,7 +508,7 @@ __device__ __forceinline__ void subtract_max(float (&scores)[kRowTiles][kKeyTile
       shift[m][half] = 0.0f;
       rescale[m][half] = exp2_approx((rows[m][half].max - reference) * scale_log2);
 #pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n) {
+      for (int n = 0; n < kTiles; ++n) {
         scores[m][n][2 * half] -= reference;
         scores[m][n][2 * half + 1] -= reference;
       }
@@ -519,7 +520,8 @@ __device__ __forceinline__ void subtract_max(float (&scores)[kRowTiles][kKeyTile
 // `rescale` by what earlier sums and outputs of a row have to be multiplied, as its maximum may
 // have grown. All rows go through each step together: their chains of instructions hide each
 // other's latency.
-__device__ __forceinline__ void online_softmax(float (&scores)[kRowTiles][kKeyTiles][4],
+template <int kTiles>
+__device__ __forceinline__ void online_softmax(float (&scores)[kRowTiles][kTiles][4],
                                                RowState (&rows)[kRowTiles][2],
                                                float (&rescale)[kRowTiles][2], float scale_log2) {
   float max[kRowTiles][2];
@@ -529,7 +531,7 @@ __device__ __forceinline__ void online_softmax(float (&scores)[kRowTiles][kKeyTi
     for (int half = 0; half < 2; ++half) {
       max[m][half] = rows[m][half].max;
 #pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n)
+      for (int n = 0; n < kTiles; ++n)
         max[m][half] = larger_float(
             max[m][half], larger_float(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
     }
@@ -555,7 +557,7 @@ __device__ __forceinline__ void online_softmax(float (&scores)[kRowTiles][kKeyTi
     for (int half = 0; half < 2; ++half) {
       float sum = 0.0f;
 #pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n) {
+      for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
         for (int i = 2 * half; i < 2 * half + 2; ++i) {
           scores[m][n][i] =
@@ -588,12 +590,13 @@ __device__ __forceinline__ void rescale_output(float (&out)[kRowTiles][kDimTiles
 }
 
 // Modifies the scores of a tile.
-__device__ __forceinline__ void modify_scores(float (&scores)[kRowTiles][kKeyTiles][4],
+template <int kTiles>
+__device__ __forceinline__ void modify_scores(float (&scores)[kRowTiles][kTiles][4],
                                               const Params& params) {
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) {
+    for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) scores[m][n][i] = modified(params, scores[m][n][i]);
     }

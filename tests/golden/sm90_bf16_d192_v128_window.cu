@@ -103,7 +103,8 @@ constexpr int kKeysStride = 43008;
 constexpr int kValuesOffset = 135168;
 constexpr int kValuesStride = 28672;
 constexpr int kWorkOffset = 192512;  // which query tiles those are
-constexpr int kBarriersOffset = kWorkOffset + 16 * kQueryStages;
+constexpr int kWorkBytes = 16;
+constexpr int kBarriersOffset = 192528;
 constexpr int kBarriers = 2 * kQueryStages * kConsumers + 4 * kStages;
 constexpr int kSharedBytes = kBarriersOffset + 8 * kBarriers;
 static_assert(kSharedBytes == 192624, "the launch plan says so");
@@ -607,7 +608,8 @@ __device__ __forceinline__ float quad_sum(float value) {
 
 // The error of one rounding grows with the product. Where it would show, the maximum is subtracted
 // from the scores first, which is exact.
-__device__ __forceinline__ void subtract_max(float (&scores)[kRowTiles][kKeyTiles][4],
+template <int kTiles>
+__device__ __forceinline__ void subtract_max(float (&scores)[kRowTiles][kTiles][4],
                                              const RowState (&rows)[kRowTiles][2],
                                              const float (&max)[kRowTiles][2],
                                              float (&shift)[kRowTiles][2],
@@ -620,7 +622,7 @@ __device__ __forceinline__ void subtract_max(float (&scores)[kRowTiles][kKeyTile
       shift[m][half] = 0.0f;
       rescale[m][half] = exp2_approx((rows[m][half].max - reference) * scale_log2);
 #pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n) {
+      for (int n = 0; n < kTiles; ++n) {
         scores[m][n][2 * half] -= reference;
         scores[m][n][2 * half + 1] -= reference;
       }
@@ -632,7 +634,8 @@ __device__ __forceinline__ void subtract_max(float (&scores)[kRowTiles][kKeyTile
 // `rescale` by what earlier sums and outputs of a row have to be multiplied, as its maximum may
 // have grown. All rows go through each step together: their chains of instructions hide each
 // other's latency.
-__device__ __forceinline__ void online_softmax(float (&scores)[kRowTiles][kKeyTiles][4],
+template <int kTiles>
+__device__ __forceinline__ void online_softmax(float (&scores)[kRowTiles][kTiles][4],
                                                RowState (&rows)[kRowTiles][2],
                                                float (&rescale)[kRowTiles][2], float scale_log2) {
   float max[kRowTiles][2];
@@ -642,7 +645,7 @@ __device__ __forceinline__ void online_softmax(float (&scores)[kRowTiles][kKeyTi
     for (int half = 0; half < 2; ++half) {
       max[m][half] = rows[m][half].max;
 #pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n)
+      for (int n = 0; n < kTiles; ++n)
         max[m][half] = larger_float(
             max[m][half], larger_float(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
     }
@@ -668,7 +671,7 @@ __device__ __forceinline__ void online_softmax(float (&scores)[kRowTiles][kKeyTi
     for (int half = 0; half < 2; ++half) {
       float sum = 0.0f;
 #pragma unroll
-      for (int n = 0; n < kKeyTiles; ++n) {
+      for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
         for (int i = 2 * half; i < 2 * half + 2; ++i) {
           scores[m][n][i] =
@@ -758,8 +761,8 @@ __device__ __forceinline__ int queries_number(const RingPlace<kQueryStages>& at,
 // The producer finds out which query tile comes next and tells the consumers beside its queries: that
 // takes divisions, each of them a long chain of instructions.
 __device__ __forceinline__ void tell_work(u32 memory, const RingPlace<kQueryStages>& at,
-                                          const QueryTile& work) {
-  const u32 place = memory + kWorkOffset + at.stage * 16;
+                                          const QueryTile& work, bool has_keys) {
+  const u32 place = memory + kWorkOffset + at.stage * kWorkBytes;
   store_shared_u32(place, work.batch);
   store_shared_u32(place + 4, work.head);
   store_shared_u32(place + 8, work.row_begin);
@@ -768,7 +771,7 @@ __device__ __forceinline__ void tell_work(u32 memory, const RingPlace<kQueryStag
 
 // Once the queries are full.
 __device__ __forceinline__ QueryTile told_work(u32 memory, int stage) {
-  const Bytes16 words = load_shared_16(memory + kWorkOffset + stage * 16);
+  const Bytes16 words = load_shared_16(memory + kWorkOffset + stage * kWorkBytes);
   return {static_cast<int>(words.word[0]), static_cast<int>(words.word[1]),
           static_cast<int>(words.word[2]), static_cast<int>(words.word[3])};
 }
@@ -816,8 +819,9 @@ __device__ __forceinline__ void copy_rows(u32 tile, const Element* source, i64 r
 
 // Starts the copy of the queries of all consumers.
 __device__ __forceinline__ void load_queries(const Params& params, const QueryTile& work,
-                                             u32 memory, const Barriers& barriers, Walk& walk) {
-  tell_work(memory, walk.queries, work);
+                                             u32 memory, const Barriers& barriers, Walk& walk,
+                                             bool has_keys) {
+  tell_work(memory, walk.queries, work, has_keys);
 #pragma unroll 1
   for (int group = 0; group < kConsumers; ++group) {
     const int number = queries_number(walk.queries, group);
@@ -829,13 +833,16 @@ __device__ __forceinline__ void load_queries(const Params& params, const QueryTi
   walk.queries.advance();
 }
 
-// Starts the copy of a tile of keys and its values, once their stage is empty.
+// Starts the copy of the tile of keys at hand and of its values, once their stage is empty, and goes
+// on to the next.
 __device__ __forceinline__ void load_stage(const Params& params, const QueryTile& work, u32 memory,
                                            const Barriers& barriers, RingPlace<kStages>& at,
-                                           int first_key) {
+                                           KeyTiles& tiles) {
   const int kv_head = work.head / params.group;
+  const int first_key = tiles.first;
   const u32 keys_full = barriers.keys_full + at.stage * 8;
   wait_barrier(barriers.keys_empty + at.stage * 8, at.parity ^ 1);
+  tiles.advance(params);
   arrive_expecting(keys_full, kKeysBytes);
   load_boxes<kTileKv, kPaddedDim, kSwizzle>(memory + kKeysOffset + at.stage * kKeysStride,
                                             params.k_map, keys_full, first_key, kv_head,
@@ -849,14 +856,19 @@ __device__ __forceinline__ void load_stage(const Params& params, const QueryTile
   at.advance();
 }
 
-// By TMA, one thread.
-__device__ __forceinline__ void load_tiles(const Params& params, const QueryTile& work, u32 memory,
-                                           const Barriers& barriers, Walk& walk) {
-  KeyTiles tiles;
+// Loads the queries of a tile and the first of its keys.
+__device__ __forceinline__ void load_first(const Params& params, const QueryTile& work, u32 memory,
+                                           const Barriers& barriers, Walk& walk, KeyTiles& tiles) {
   tiles.start(params, work);
-  load_queries(params, work, memory, barriers, walk);
-  for (; !tiles.done; tiles.advance(params))
-    load_stage(params, work, memory, barriers, walk.at, tiles.first);
+  const bool has_keys = !tiles.done;
+  load_queries(params, work, memory, barriers, walk, has_keys);
+  if (has_keys) load_stage(params, work, memory, barriers, walk.at, tiles);
+}
+
+// Loads the rest of its keys.
+__device__ __forceinline__ void load_rest(const Params& params, const QueryTile& work, u32 memory,
+                                          const Barriers& barriers, Walk& walk, KeyTiles& tiles) {
+  while (!tiles.done) load_stage(params, work, memory, barriers, walk.at, tiles);
 }
 
 // What all threads of the warpgroup have written is there.
@@ -870,9 +882,11 @@ __device__ __forceinline__ void announce(u32 barrier) {
 __device__ __forceinline__ void copy_tiles(const Params& params, const QueryTile& work, u32 memory,
                                            const Barriers& barriers, Walk& walk) {
   const int kv_head = work.head / params.group;
+  KeyTiles tiles;
+  tiles.start(params, work);
   const Element* q = params.q + work.batch * params.q_batch_stride +
                      work.head * params.q_head_stride + work.row_begin * params.q_row_stride;
-  if (thread_index() % 128 == 0) tell_work(memory, walk.queries, work);
+  if (thread_index() % 128 == 0) tell_work(memory, walk.queries, work, !tiles.done);
 #pragma unroll 1
   for (int group = 0; group < kConsumers; ++group) {
     const int number = queries_number(walk.queries, group);
@@ -884,19 +898,18 @@ __device__ __forceinline__ void copy_tiles(const Params& params, const QueryTile
   walk.queries.advance();
   const Element* k = params.k + work.batch * params.k_batch_stride + kv_head * params.k_head_stride;
   const Element* v = params.v + work.batch * params.v_batch_stride + kv_head * params.v_head_stride;
-  KeyTiles tiles;
-  tiles.start(params, work);
   RingPlace<kStages>& at = walk.at;
-  for (; !tiles.done; tiles.advance(params)) {
-    const int rows = params.seq_kv - tiles.first;
+  while (!tiles.done) {
+    const int first_key = tiles.first, rows = params.seq_kv - first_key;
     wait_barrier(barriers.keys_empty + at.stage * 8, at.parity ^ 1);
+    tiles.advance(params);
     copy_rows<kTileKv, kHeadDim, kPaddedDim, kSwizzle>(
-        memory + kKeysOffset + at.stage * kKeysStride, k + tiles.first * params.k_row_stride,
+        memory + kKeysOffset + at.stage * kKeysStride, k + first_key * params.k_row_stride,
         params.k_row_stride, rows);
     announce(barriers.keys_full + at.stage * 8);
     wait_barrier(barriers.values_empty + at.stage * 8, at.parity ^ 1);
     copy_rows<kTileKv, kHeadDimV, kPaddedDimV, kSwizzleV>(
-        memory + kValuesOffset + at.stage * kValuesStride, v + tiles.first * params.v_row_stride,
+        memory + kValuesOffset + at.stage * kValuesStride, v + first_key * params.v_row_stride,
         params.v_row_stride, rows);
     announce(barriers.values_full + at.stage * 8);
     at.advance();
@@ -949,7 +962,8 @@ __device__ __forceinline__ void start_output(float (&out)[kRowTiles][kDimTiles][
 
 // Hides the scores of keys that a row must not see: those before the first and behind the last that
 // it sees. `first_row` is the first of the warp's rows.
-__device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kKeyTiles][4],
+template <int kTiles>
+__device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kTiles][4],
                                             const Params& params, const QueryTile& work,
                                             const KeyTiles& tiles, int first_row) {
   const int lane = lane_index();
@@ -961,7 +975,7 @@ __device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kKeyTiles
     const int begin = keys.begin - first_key;
     const int end = keys.end - first_key;
 #pragma unroll
-    for (int n = 0; n < kKeyTiles; ++n) {
+    for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         if (n * 8 + i < begin) scores[0][n][2 * half + i] = -infinity();
@@ -1094,7 +1108,8 @@ struct Consumer {
   }
 
   // Before the keys of a query tile.
-  __device__ __forceinline__ void begin(const Params& params, const QueryTile& work) {
+  __device__ __forceinline__ void begin(const Params& params, const QueryTile& work, u32 memory,
+                                        int stage) {
     own_keys.start(params, work, group * 64, 64);
     tiles.start(params, work);
     first_row = work.row_begin + group * 64 + warp_index() % 4 * 16;
@@ -1122,14 +1137,23 @@ struct Consumer {
     synchronize_named(2 + group, 128);
   }
 
+  // Until the keys of the tile at hand are there.
+  __device__ __forceinline__ void wait_for_keys() {
+    wait_barrier(barriers.keys_full + walk.at.stage * 8, walk.at.parity);
+  }
+
+  __device__ __forceinline__ void release_keys() const {
+    release(barriers.keys_empty + walk.at.stage * 8);
+  }
+
   // The scores of the first tile.
   __device__ __forceinline__ void first_scores(float (&scores)[kRowTiles][kKeyTiles][4]) {
-    wait_barrier(barriers.keys_full + walk.at.stage * 8, walk.at.parity);
+    wait_for_keys();
     fence_products();
     start_scores(scores, queries, keys + walk.at.stage * kKeysStride);
     wait_products<0>();
     hold_sums(scores);
-    release(barriers.keys_empty + walk.at.stage * 8);
+    release_keys();
   }
 
   // The scores of the tile at hand, while the values of the one behind are on their way into `out`.
@@ -1137,17 +1161,18 @@ struct Consumer {
                                               float (&out)[kRowTiles][kDimTiles][4],
                                               const u32 (&weights)[kRowTiles][kKeySteps][4]) {
     wait_barrier(barriers.values_full + behind.stage * 8, behind.parity);
-    wait_barrier(barriers.keys_full + walk.at.stage * 8, walk.at.parity);
+    wait_for_keys();
     fence_products();
     start_scores(scores, queries, keys + walk.at.stage * kKeysStride);
     start_output(out, weights, values + behind.stage * kValuesStride);
     wait_products<1>();
     hold_sums(scores);
-    release(barriers.keys_empty + walk.at.stage * 8);
+    release_keys();
   }
 
   // Turns scores into weights. Returns in `rescale` the factor of earlier outputs.
-  __device__ __forceinline__ void soften(float (&scores)[kRowTiles][kKeyTiles][4],
+  template <int kTiles>
+  __device__ __forceinline__ void soften(float (&scores)[kRowTiles][kTiles][4],
                                          RowState (&rows)[kRowTiles][2],
                                          float (&rescale)[kRowTiles][2], const Params& params,
                                          const QueryTile& work) const {
@@ -1184,10 +1209,11 @@ struct Consumer {
 // One query tile. Returns false if there is none left.
 __device__ __forceinline__ bool consume_tile(Consumer& consumer, const Params& params,
                                              u32 memory) {
+  const int stage = consumer.walk.queries.stage;
   float out[kRowTiles][kDimTiles][4] = {};
   RowState rows[kRowTiles][2] = {{{-infinity(), 0.0f}, {-infinity(), 0.0f}}};
   const QueryTile work = consumer.wait_for_work(memory);
-  consumer.begin(params, work);
+  consumer.begin(params, work, memory, stage);
   consumer.pass_tiles(params, false);
   if (consumer.has_tile()) {
     float scores[kRowTiles][kKeyTiles][4], rescale[kRowTiles][2];
@@ -1219,31 +1245,29 @@ __device__ __forceinline__ void consume(const Params& params, u32 memory, int gr
   wait_for_output();
 }
 
-// Brings what a query tile needs: one thread by TMA, or all of the warpgroup.
-template <bool kByTma>
-__device__ __forceinline__ void produce_tile(const Params& params, const QueryTile& work,
-                                             u32 memory, const Barriers& barriers, Walk& walk) {
-  if constexpr (kByTma) {
-    load_tiles(params, work, memory, barriers, walk);
-  } else {
-    copy_tiles(params, work, memory, barriers, walk);
-  }
-}
-
-// The same for all query tiles of this block.
-template <bool kByTma>
-__device__ __forceinline__ void produce_tiles(const Params& params, u32 memory) {
+// Brings what the query tiles of this block need: one thread, by TMA.
+__device__ __forceinline__ void produce_by_tma(const Params& params, u32 memory) {
   const Barriers barriers = find_barriers(memory);
   Walk walk = {};
-  produce_tile<kByTma>(params, find_work(params), memory, barriers, walk);
+  const QueryTile work = find_work(params);
+  KeyTiles tiles;
+  load_first(params, work, memory, barriers, walk, tiles);
+  load_rest(params, work, memory, barriers, walk, tiles);
+}
+
+// The same by all threads of the warpgroup, for rows that start anywhere.
+__device__ __forceinline__ void produce_by_copies(const Params& params, u32 memory) {
+  const Barriers barriers = find_barriers(memory);
+  Walk walk = {};
+  copy_tiles(params, find_work(params), memory, barriers, walk);
 }
 
 // The producer warpgroup. It gives most of its registers to the consumers.
 __device__ __forceinline__ void produce(const Params& params, u32 memory) {
   if (params.aligned) {
-    if (warp_index() % 4 == 0 && elect_lane()) produce_tiles<true>(params, memory);
+    if (warp_index() % 4 == 0 && elect_lane()) produce_by_tma(params, memory);
   } else {
-    produce_tiles<false>(params, memory);
+    produce_by_copies(params, memory);
   }
 }
 
