@@ -80,6 +80,7 @@ Json to_json(const CheckMode& mode) {
           {"rows", mode.rows},
           {"blocks", mode.blocks},
           {"steps", mode.steps},
+          {"stopped_blocks", mode.stopped_blocks},
           {"bank_conflicts", mode.bank_conflicts},
           {"bank_conflict_places", mode.conflict_places},
           {"run_ms", mode.run_ms}};
@@ -88,14 +89,18 @@ Json to_json(const CheckMode& mode) {
 void print_mode(const CheckMode& mode) {
   std::string text =
       fmt::format("{} in {}: ", mode.passed ? "passed" : "FAILED", time_text(mode.run_ms * 1e3));
-  if (!mode.finite) {
+  if (mode.stopped_blocks > 0) {
+    text += fmt::format("stopped in {} of {}, so the numbers mean nothing", mode.stopped_blocks,
+                        counted(mode.blocks, "block"));
+  } else if (!mode.finite) {
     text += "NaN or infinity where the reference has none, or the other way round";
   } else {
     text += fmt::format("largest error {:.2e}, tolerance {:.2e}; lse {} of its bound", mode.error,
                         mode.tolerance, percent_text(mode.lse_error_over_bound));
   }
-  text += fmt::format("; {} against float64, {}", counted(mode.rows, "row"),
-                      counted(mode.blocks, "block"));
+  if (mode.stopped_blocks == 0)
+    text += fmt::format("; {} against float64, {}", counted(mode.rows, "row"),
+                        counted(mode.blocks, "block"));
   for (const auto& finding : mode.findings)
     text += fmt::format("\n{}: {}{}", finding.kind, finding.text,
                         finding.count > 1 ? fmt::format(" ({} times)", finding.count) : "");

@@ -124,6 +124,7 @@ CheckMode check_mode(const HostUnit& unit, const Config& config, const Problem& 
     out.findings.push_back({to_string(finding.kind), finding.text, finding.count});
   out.blocks = report.blocks;
   out.steps = report.steps;
+  out.stopped_blocks = report.stopped_blocks;
   out.bank_conflicts = report.bank_conflicts;
   for (const ConflictPlace& place : report.conflict_places)
     out.conflict_places.push_back(fmt::format("{}: {} extra passes", place.text, place.passes));

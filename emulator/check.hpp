@@ -28,6 +28,7 @@ struct CheckMode {
   std::string mode;
   std::vector<CheckFinding> findings;
   std::int64_t blocks = 0, steps = 0, rows = 0;
+  std::int64_t stopped_blocks = 0;  // where some were, the numbers below mean nothing
   std::int64_t bank_conflicts = 0;
   std::vector<std::string> conflict_places;
   double run_ms = 0;

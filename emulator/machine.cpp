@@ -76,7 +76,10 @@ void Machine::run_cluster(HostUnit::Entry entry, const void* params, std::int64_
   machine = this;
   schedule();
   machine = before;
-  if (!stopped_) finish_cluster();
+  if (stopped_)
+    stopped_blocks_ += shape_.cluster;
+  else
+    finish_cluster();
   all_steps_ += steps_;
 }
 

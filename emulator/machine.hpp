@@ -62,6 +62,7 @@ class Machine {
   const Findings& findings() const { return findings_; }
   const Conflicts& conflicts() const { return conflicts_; }
   std::int64_t steps() const { return all_steps_; }
+  std::int64_t stopped_blocks() const { return stopped_blocks_; }  // of all clusters
 
   // What the wrappers call, in the fiber of the thread that calls.
   static Machine& current();
@@ -241,6 +242,7 @@ class Machine {
   void complete_store(BulkStore& store);
   void end_store(BulkStore& store, int thread);
   bool decode(const void* map, int rank, std::uint32_t site, TensorMapSpec& spec);
+  void check_box_start(const TensorMapSpec& spec, int x, std::uint32_t site);
   bool place_pieces(std::vector<Piece>& pieces, const SharedTile& tile, std::uint32_t site);
 
   // Four warps of one block; the last of a block may have fewer.
@@ -294,7 +296,7 @@ class Machine {
   HostUnit::Entry entry_ = nullptr;
   const void* params_ = nullptr;
   Fiber scheduler_ = nullptr;
-  std::int64_t block_ = 0, steps_ = 0, all_steps_ = 0, ticks_ = 0;
+  std::int64_t block_ = 0, steps_ = 0, all_steps_ = 0, ticks_ = 0, stopped_blocks_ = 0;
   int thread_ = 0;
   int at_cluster_barrier_ = 0;
   bool stopped_ = false;

@@ -86,6 +86,20 @@ bool Machine::decode(const void* map, int rank, std::uint32_t site, TensorMapSpe
   return false;
 }
 
+// A device takes a box that begins elsewhere in a row for an illegal instruction, even one that lies
+// outside of the tensor; measured on an H200.
+void Machine::check_box_start(const TensorMapSpec& spec, int x, std::uint32_t site) {
+  const std::int64_t byte = std::int64_t{x} * info(spec.dtype).bytes;
+  if (byte % 16 == 0) return;
+  findings_.add(Kind::global_alignment, site, [&] {
+    return fmt::format(
+        "{} begins a box at element {} of a row, byte {}; allowed: multiples of 16 bytes, negative "
+        "ones too: {}",
+        who(thread_), x, byte, at(site));
+  });
+  stop();
+}
+
 // Puts the pieces where the swizzle has them, counted in the block of the running thread.
 bool Machine::place_pieces(std::vector<Piece>& pieces, const SharedTile& tile, std::uint32_t site) {
   const auto bytes = static_cast<int>(bytes_of(pieces));
@@ -111,6 +125,7 @@ void Machine::load_box(unsigned shared, const void* map, unsigned barrier, const
   count_step(site);
   TensorMapSpec spec;
   if (!decode(map, rank, site, spec)) return;
+  check_box_start(spec, at_element[0], site);
   start_load(box_pieces(spec, at_element), {shared, spec.swizzle}, barrier, blocks, site);
 }
 
@@ -228,6 +243,7 @@ void Machine::store_box(const void* map, unsigned shared, const int* at_element,
   count_step(site);
   TensorMapSpec spec;
   if (!decode(map, rank, site, spec)) return;
+  check_box_start(spec, at_element[0], site);
   const AddType type = !adds                       ? AddType::none
                        : spec.dtype == DType::fp32 ? AddType::fp32
                        : spec.dtype == DType::bf16 ? AddType::bf16

@@ -98,6 +98,7 @@ void run_step(const HostUnit& unit, const LaunchStep& step, std::int64_t blocks,
     totals.findings.merge(machine.findings());
     for (const auto& [site, count] : machine.conflicts()) totals.conflicts[site] += count;
     report.steps += machine.steps();
+    report.stopped_blocks += machine.stopped_blocks();
   };
   const auto start = std::chrono::steady_clock::now();
   std::vector<std::jthread> helpers;
@@ -111,6 +112,10 @@ void run_step(const HostUnit& unit, const LaunchStep& step, std::int64_t blocks,
 
 void fill_report(const Totals& totals, const Translation& translation, RunReport& report) {
   report.findings = totals.findings.all();
+  // First where nobody can go on: whoever is stuck is the reason of much that is found behind.
+  std::stable_partition(report.findings.begin(), report.findings.end(), [](const Finding& finding) {
+    return finding.kind == Kind::deadlock || finding.kind == Kind::early_exit;
+  });
   for (const auto& [site, count] : totals.conflicts) {
     report.bank_conflicts += count;
     report.conflict_places.push_back({describe(translation, site), count});

@@ -28,7 +28,8 @@ struct ConflictPlace {
 struct RunReport {
   std::vector<Finding> findings;
   std::int64_t blocks = 0, steps = 0;
-  std::int64_t bank_conflicts = 0;             // extra passes over shared memory, in all
+  std::int64_t stopped_blocks = 0;  // before their end, so that their outputs mean nothing
+  std::int64_t bank_conflicts = 0;  // extra passes over shared memory, in all
   std::vector<ConflictPlace> conflict_places;  // the most first
   double run_ms = 0;
 };

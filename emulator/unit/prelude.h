@@ -69,10 +69,11 @@ static inline unsigned short fw_bfloat(float value) {
   return static_cast<unsigned short>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-// Rounded to 11 bits of significand, halves away from zero.
+// Rounded to 11 bits of significand, halves away from zero. Of a NaN the lower 13 bits are cut off, even
+// if what is left is an infinity: measured on an H200.
 static inline unsigned fw_tf32(float value) {
-  const unsigned bits = fw_bits(fw_one_nan(value));
-  if ((bits & 0x7f800000u) == 0x7f800000u) return bits;
+  const unsigned bits = fw_bits(value);
+  if ((bits & 0x7f800000u) == 0x7f800000u) return bits & ~0x1fffu;
   return (bits + 0x1000u) & ~0x1fffu;
 }
 

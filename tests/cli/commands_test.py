@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import unittest
 
@@ -76,6 +77,26 @@ class Check(CliTest):
         done = self.run_cli("check", *SM80, *self.SMALL, "--mode", "late", "--max-steps", "1000")
         self.assertEqual(done.code, 9)
         self.assertIn("step-budget", done.out)
+        self.assertIn("stopped in", done.out)
+        self.assertNotIn("NaN", done.out)
+
+    def test_a_deadlock_comes_before_numbers(self):
+        templates = self.path("templates")
+        shutil.copytree(os.path.join(os.environ["FLASHWRIGHT_TEST_SOURCE"], "templates"), templates)
+        changed = os.path.join(templates, "sm90", "consumer.cuh")
+        with open(changed, encoding="utf-8") as file:
+            text = file.read()
+        self.assertIn("arrive(output_sent);", text)
+        with open(changed, "w", encoding="utf-8") as file:
+            file.write(text.replace("arrive(output_sent);", ""))
+        done = self.run_cli("check", "--dtype", "bf16", "--head-dim", "64", "--target", "sm_90a", "--schedule",
+                            "q128.kv64.w12.st2.b1.pb1", "--batch", "1", "--heads", "2", "--seq-q", "300", "--seq-kv",
+                            "64", "--mode", "early", "--json", env=self.environment(FLASHWRIGHT_TEMPLATE_DIR=templates))
+        self.assertEqual(done.code, 9)
+        mode = done.json()["modes"][0]
+        self.assertEqual(mode["stopped_blocks"], 1)
+        self.assertEqual(mode["findings"][0]["kind"], "deadlock")
+        self.assertIn("wait_for_places", mode["findings"][0]["text"])
 
     def test_bad_input(self):
         self.fails(2, ["--mode", "fast"], "check", *SM80, "--mode", "fast")

@@ -72,6 +72,8 @@ bool is_nan_at(const Case& c, const Bytes& bytes, std::size_t at) {
 
 }  // namespace
 
+std::string full_name(const Case& c) { return c.group + "/" + c.name; }
+
 const char* to_string(Needs needs) { return needs == Needs::sm_80 ? "sm_80" : "sm_90a"; }
 
 std::string kernel_text(const Case& c) {

@@ -67,6 +67,9 @@ struct alignas(64) Params {
 };
 static_assert(sizeof(Params) == 192);
 
+// "math/exp2"
+std::string full_name(const Case& c);
+
 // All cases, by group and in the order in which they run: what can hang comes last.
 const std::vector<Case>& all_cases();
 

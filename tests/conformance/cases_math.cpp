@@ -203,6 +203,8 @@ Case unpacked(DType dtype, bool nan) {
   return c;
 }
 
+// The manual does not say what becomes of a NaN. Measured on an H200: its lower 13 bits are cut off, so
+// one that has no others becomes an infinity.
 Case rounded_tf32(bool nan) {
   const Words in = nan ? interesting_nans() : conversion_inputs();
   Case c =
@@ -212,14 +214,17 @@ Case rounded_tf32(bool nan) {
   c.dtype = DType::fp32;
   Words out;
   for (const std::uint32_t bits : in) {
+    if (is_nan(bits) || std::isinf(float_of(bits))) {
+      out.push_back(bits & 0xffffe000u);
+      continue;
+    }
     // Ten bits behind the point, halves away from zero; a denormal has fewer.
     int exponent = 0;
     std::frexp(float_of(bits), &exponent);
     const int unit = std::max(exponent, -125) - 11;
     const double value = std::ldexp(std::round(std::ldexp(float_of(bits), -unit)), unit);
-    out.push_back(std::isinf(float_of(bits)) ? bits : with_one_nan(static_cast<float>(value)));
+    out.push_back(bits_of(static_cast<float>(value)));
   }
-  if (nan) c.nan_bytes = 4;
   c.input = bytes_of(in);
   c.expected = bytes_of(out);
   return c;

@@ -44,14 +44,17 @@ Matrix transposed(const Matrix& matrix) {
   return out;
 }
 
-// "tile_descriptor<64>(a + 32, 512, 0)" for one step of 16 along the depth. A K-major tile has `rows`
-// rows and goes on in its row, then in the next slab; an MN-major one has a row for each element of the
-// depth.
-std::string descriptor(const char* tile, int step, int rows, int swizzle, bool k_major) {
+// Bytes to one step of 16 along the depth. A K-major tile has `rows` rows and goes on in its row, then in
+// the next slab; an MN-major one has a row for each element of the depth.
+int step_offset(int step, int rows, int swizzle, bool k_major) {
   const int width = swizzle / 2, column = 16 * step;
-  const int offset =
-      k_major ? column / width * rows * swizzle + column % width * 2 : column * swizzle;
-  return fmt::format("tile_descriptor<{}>({} + {}, {}, {})", swizzle, tile, offset, 8 * swizzle,
+  return k_major ? column / width * rows * swizzle + column % width * 2 : column * swizzle;
+}
+
+// "tile_descriptor<64>(a + 32, 512, 0)" for one step.
+std::string descriptor(const char* tile, int step, int rows, int swizzle, bool k_major) {
+  return fmt::format("tile_descriptor<{}>({} + {}, {}, {})", swizzle, tile,
+                     step_offset(step, rows, swizzle, k_major), 8 * swizzle,
                      k_major ? 0 : rows * swizzle);
 }
 
@@ -189,6 +192,27 @@ Case unused_distance() {
   return c;
 }
 
+// Descriptors of later steps made from that of the first, in slabs of both kinds.
+Case advanced_descriptors() {
+  const Form form{{64, false, true, false, false}, 64, DType::bf16};
+  const Matrix a = integer_matrix(208, 64, kDepth, 8), b = integer_matrix(209, kDepth, 64, 8);
+  Case c = product_case("advance_descriptor", form, a, b);
+  c.covers += " advance_descriptor";
+  for (const char* tile : {"a", "b"})
+    for (int step = 1; step < kDepth / 16; ++step) {
+      const bool k_major = tile[0] == 'a';
+      const auto text = [&](int at) {
+        return descriptor(tile, at, k_major ? 64 : kDepth, form.swizzle, k_major);
+      };
+      const int bytes = step_offset(step, k_major ? 64 : kDepth, form.swizzle, k_major);
+      const std::string old = text(step);
+      c.body.replace(c.body.find(old), old.size(),
+                     fmt::format("advance_descriptor({}, {})", text(0), bytes));
+    }
+  expect(c, a, b, true);
+  return c;
+}
+
 // Two groups in flight; the first is read while the second may still run.
 Case two_groups() {
   Form form{{64, false, true, false, false}, 128, DType::fp16};
@@ -242,6 +266,7 @@ std::vector<Case> wgmma_cases() {
     cases.push_back(rounding(dtype));
   }
   cases.push_back(unused_distance());
+  cases.push_back(advanced_descriptors());
   cases.push_back(two_groups());
   for (Case& c : cases) c.output = untouched(c.expected.size());
   return cases;

@@ -35,6 +35,28 @@ std::vector<GoldenFile> read_golden(const std::string& path);
 // Writes "GROUP.json" into a folder, which is made if need be.
 void write_golden(const std::string& folder, const GoldenFile& file);
 
+// One file for each group, written when the next one begins: a group that a failing case has cut short
+// is not.
+class GoldenWriter {
+ public:
+  GoldenWriter(std::string folder, GoldenFile header)
+      : folder_(std::move(folder)), file_(std::move(header)) {}
+  // Before a case runs.
+  void begin(const Case& c) {
+    if (c.group != file_.group) finish();
+    file_.group = c.group;
+  }
+  void add(const Case& c, const Bytes& output) { file_.cases[c.name] = golden_case(c, output); }
+  void finish() {
+    if (!file_.cases.empty()) write_golden(folder_, file_);
+    file_.cases.clear();
+  }
+
+ private:
+  std::string folder_;
+  GoldenFile file_;
+};
+
 // "" or how an output differs from what the file has for the case. A case that is not in the file, or
 // that was another one then, differs too.
 std::string difference(const Case& c, const GoldenFile& file, const Bytes& output);

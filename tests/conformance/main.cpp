@@ -1,14 +1,11 @@
 // fw_conformance: runs the cases on a device or in the emulator, and compares.
 #include <fmt/format.h>
 
-#include <atomic>
 #include <cstdio>
 #include <iostream>
-#include <thread>
 
 #include "core/error.hpp"
 #include "runtime/cuda/cuda_backend.hpp"
-#include "runtime/cuda/nvrtc.hpp"
 #include "tests/conformance/golden.hpp"
 #include "tests/conformance/run_device.hpp"
 #include "tests/conformance/run_emulator.hpp"
@@ -30,8 +27,6 @@ struct Options {
   std::string out, compare, only;
 };
 
-std::string full_name(const Case& c) { return c.group + "/" + c.name; }
-
 std::vector<const Case*> selected(const Options& options) {
   std::vector<const Case*> cases;
   for (const Case& c : all_cases())
@@ -46,50 +41,6 @@ int list(const std::vector<const Case*>& cases) {
   return 0;
 }
 
-// One file for each group, written as soon as the group is complete.
-class Writer {
- public:
-  Writer(std::string folder, GoldenFile header)
-      : folder_(std::move(folder)), file_(std::move(header)) {}
-  void add(const Case& c, const Bytes& output) {
-    if (c.group != file_.group) finish();
-    file_.group = c.group;
-    file_.cases[c.name] = golden_case(c, output);
-  }
-  void finish() {
-    if (!file_.cases.empty()) write_golden(folder_, file_);
-    file_.cases.clear();
-  }
-
- private:
-  std::string folder_;
-  GoldenFile file_;
-};
-
-// Compiles on all cores; a fault is thrown when its case is asked for.
-struct Compiled {
-  Source source;
-  Binary binary;
-  std::string fault;
-};
-std::vector<Compiled> compile_all(const std::vector<const Case*>& cases, const std::string& arch) {
-  std::vector<Compiled> compiled(cases.size());
-  std::atomic<std::size_t> next{0};
-  const auto work = [&] {
-    for (std::size_t i = next++; i < cases.size(); i = next++) try {
-        compiled[i].source = source_of(*cases[i], arch);
-        compiled[i].binary = nvrtc::compile(compiled[i].source);
-      } catch (const Error& error) {
-        compiled[i].fault = error.message + "\n" + error.detail;
-      }
-  };
-  std::vector<std::jthread> threads;
-  for (unsigned i = 0; i < std::max(1u, std::thread::hardware_concurrency()); ++i)
-    threads.emplace_back(work);
-  threads.clear();
-  return compiled;
-}
-
 int run_device(const Options& options) {
   const std::vector<DeviceInfo> devices = cuda_backend().describe();
   if (devices.empty()) throw Error(Status::unavailable, cuda_backend().device_missing());
@@ -97,29 +48,18 @@ int run_device(const Options& options) {
   std::vector<const Case*> cases = selected(options);
   std::erase_if(cases, [&](const Case* c) { return !fits(*c, device.target.arch); });
   if (cases.empty()) throw Error(Status::unsupported, "no such case for " + device.target.arch);
-  const std::vector<Compiled> compiled = compile_all(cases, device.target.arch);
-  Writer writer(options.out, {"",
-                              device.name,
-                              device.target.arch,
-                              "CUDA " + cuda::version(),
-                              compiled.front().binary.toolchain,
-                              {}});
-  int failed = 0;
-  for (std::size_t i = 0; i < cases.size(); ++i) {
-    const Case& c = *cases[i];
-    std::cerr << full_name(c) << std::endl;  // so that a kernel that hangs is known by its name
-    if (!compiled[i].fault.empty()) throw Error(Status::compile_failed, compiled[i].fault);
-    const Bytes output = run_on_device(c, compiled[i].source, compiled[i].binary, device.index);
-    writer.add(c, output);
-    if (const std::string fault = difference_from_manual(c, output); !fault.empty()) {
-      ++failed;
-      fmt::print("{}: not what the manual says: {}\n", full_name(c), fault);
-    }
-  }
-  writer.finish();
-  fmt::print("{} cases on {} ({}), {} not as expected\n", cases.size(), device.name,
-             device.target.arch, failed);
-  return failed == 0 ? 0 : 1;
+  const std::vector<DeviceCase> compiled = compile_for_device(cases, device.target.arch);
+  GoldenWriter writer(options.out, {"",
+                                    device.name,
+                                    device.target.arch,
+                                    "CUDA " + cuda::version(),
+                                    compiled.front().binary.toolchain,
+                                    {}});
+  const DeviceRun result = run_on_device(cuda_backend(), compiled, device.index, writer);
+  for (const std::string& fault : result.faults) fmt::print("{}\n", fault);
+  fmt::print("{} of {} cases on {} ({}), {} not as expected\n", result.ran, cases.size(),
+             device.name, device.target.arch, result.faults.size());
+  return result.faults.empty() ? 0 : 1;
 }
 
 // The result in the emulator's plainest mode; findings are faults.
@@ -131,12 +71,13 @@ Emulated run_compiled(const Case& c, const CompiledCase& compiled) {
 int run_emulator(const Options& options) {
   const std::vector<const Case*> cases = selected(options);
   const std::vector<CompiledCase> compiled = compile_for_host(cases);
-  Writer writer(options.out, {"", "emulator", "sm_90a", "", emulator::host_compiler(), {}});
+  GoldenWriter writer(options.out, {"", "emulator", "sm_90a", "", emulator::host_compiler(), {}});
   int failed = 0;
   for (std::size_t i = 0; i < cases.size(); ++i) {
     const Case& c = *cases[i];
     const Emulated result = run_compiled(c, compiled[i]);
     std::string fault = result.findings;
+    writer.begin(c);
     if (fault.empty()) {
       writer.add(c, result.output);
       fault = difference_from_manual(c, result.output);

@@ -36,7 +36,8 @@ __device__ __forceinline__ u32 swizzled_memory() {
 }
 
 // Starts to load the box that begins at element (x, y, z, w), x along the row. What lies outside of
-// the tensor becomes 0 and counts all the same: `barrier` gets the bytes of the whole box.
+// the tensor becomes 0 and counts all the same: `barrier` gets the bytes of the whole box. For this
+// and all other boxes x is a multiple of 16 bytes, even outside: else the instruction is illegal.
 __device__ __forceinline__ void load_box(u32 shared, const TensorMap& map, u32 barrier, int x,
                                          int y, int z, int w) {
   asm volatile(

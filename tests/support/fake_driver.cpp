@@ -39,7 +39,8 @@ class Call {
  public:
   explicit Call(const char* name) : driver_(FakeDriver::state()), lock_(driver_.mutex) {
     driver_.calls.emplace_back(name);
-    if (driver_.fail_at == static_cast<int>(driver_.calls.size())) failed_ = driver_.failure;
+    const int number = static_cast<int>(driver_.calls.size()), at = driver_.fail_at;
+    if (number == at || (driver_.dies && at != 0 && number > at)) failed_ = driver_.failure;
   }
   bool fails() const { return failed_ != 0; }
   Result result() const { return failed_; }

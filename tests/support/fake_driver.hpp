@@ -41,8 +41,9 @@ struct FakeDriver {
   std::vector<std::string> entries = {"fw_forward"};  // that every library has
   std::size_t param_bytes = 0;                        // copied at each launch
   float launch_ms = 0.010f;                           // that a launch takes
-  int fail_at = 0;  // the number of the call that fails, from 1 on; 0: none
-  int failure = 2;  // and its result
+  int fail_at = 0;    // the number of the call that fails, from 1 on; 0: none
+  int failure = 2;    // and its result
+  bool dies = false;  // all calls behind it fail too
 
   std::vector<std::string> calls;
   std::vector<FakeLaunch> launches;
