@@ -42,3 +42,18 @@
 #ifndef FW_PERSISTENT
 #define FW_PERSISTENT 0
 #endif
+#ifndef FW_RESCALE_THRESHOLD
+#define FW_RESCALE_THRESHOLD 0
+#endif
+#ifndef FW_LONGEST_FIRST
+#define FW_LONGEST_FIRST 0
+#endif
+#ifndef FW_WINDOW
+#define FW_WINDOW 0
+#endif
+#ifndef FW_NEGATIVE_SCALE
+#define FW_NEGATIVE_SCALE 0
+#endif
+#ifndef FW_HALF_TILES
+#define FW_HALF_TILES 0
+#endif

@@ -5,8 +5,7 @@
 //~ sum of the values. The values of a tile are multiplied while the next scores become weights.
 
 // One query tile. Returns false if there is none left.
-__device__ __forceinline__ bool consume_tile(Consumer& consumer, const Params& params,
-                                             u32 memory) {
+__device__ __forceinline__ bool consume_tile(Consumer& consumer, const Params& params, u32 memory) {
   const int stage = consumer.walk.queries.stage;
   float out[kRowTiles][kDimTiles][4] = {};
   RowState rows[kRowTiles][2] = {{{-infinity(), 0.0f}, {-infinity(), 0.0f}}};

@@ -103,7 +103,8 @@ struct Consumer {
     if (tiles.done || (!to_the_end && own_keys.visible(tiles))) return;
     for (; !tiles.done && (to_the_end || !own_keys.visible(tiles)); tiles.advance(params)) {
 #if FW_PING_PONG
-      // First the turn: with one stage, this tile's values come once another has multiplied the last.
+      // First the turn: with one stage, the values of this tile come once another consumer has
+      // multiplied the last.
       take_turn(group);
       pass_turn(group);
 #endif
@@ -170,8 +171,7 @@ struct Consumer {
   }
 
   // The scores of the first half of the first tile; the others are as good as hidden.
-  __device__ __forceinline__ void first_half_scores(
-      float (&scores)[kRowTiles][kKeyTiles / 2][4]) {
+  __device__ __forceinline__ void first_half_scores(float (&scores)[kRowTiles][kKeyTiles / 2][4]) {
     wait_for_keys();
 #if FW_PING_PONG
     take_turn(group);

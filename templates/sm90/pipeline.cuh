@@ -65,8 +65,8 @@ __device__ __forceinline__ int queries_number(const RingPlace<kQueryStages>& at,
 }
 
 #if FW_BLOCKS
-// The producer walks through the lists of blocks and tells the consumers what each stage holds: they
-// have no registers to spare for a walk of their own.
+// The producer walks through the lists of blocks and tells the consumers what each stage holds:
+// they have no registers to spare for a walk of their own.
 struct ToldTile {
   int first, end, block_begin, partial;  // as in KeyTiles
   bool last;                             // of the query tile
@@ -94,8 +94,8 @@ __device__ __forceinline__ ToldTile told_tile(u32 memory, int stage) {
 
 constexpr int kNoTile = -1;  // instead of a number in the batch
 
-// The producer finds out which query tile comes next and tells the consumers beside its queries: that
-// takes divisions, each of them a long chain of instructions.
+// The producer finds out which query tile comes next and tells the consumers beside its queries:
+// that takes divisions, each of them a long chain of instructions.
 __device__ __forceinline__ void tell_work(u32 memory, const RingPlace<kQueryStages>& at,
                                           const QueryTile& work, bool has_keys) {
   const u32 place = memory + kWorkOffset + at.stage * kWorkBytes;

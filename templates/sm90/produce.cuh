@@ -39,8 +39,8 @@ __device__ __forceinline__ void load_queries(const Params& params, const QueryTi
   walk.queries.advance();
 }
 
-// Starts the copy of the tile of keys at hand and of its values, once their stage is empty, and goes
-// on to the next.
+// Starts the copy of the tile of keys at hand and of its values, once their stage is empty, and
+// goes on to the next.
 __device__ __forceinline__ void load_stage(const Params& params, const QueryTile& work, u32 memory,
                                            const Barriers& barriers, RingPlace<kStages>& at,
                                            KeyTiles& tiles) {

@@ -34,8 +34,8 @@ __device__ __forceinline__ void start_scores(float (&scores)[kRowTiles][kKeyTile
 
 #if FW_HALF_TILES
 // The same for the first half of the keys.
-__device__ __forceinline__ void start_half_scores(
-    float (&scores)[kRowTiles][kKeyTiles / 2][4], u32 queries, u32 keys) {
+__device__ __forceinline__ void start_half_scores(float (&scores)[kRowTiles][kKeyTiles / 2][4],
+                                                  u32 queries, u32 keys) {
   float(&sums)[kKeyTiles * 2] = reinterpret_cast<float(&)[kKeyTiles * 2]>(scores);
   const u64 a = tile_descriptor<kSwizzle>(uniform_address(queries), 8 * kSwizzle, 0);
   const u64 b = tile_descriptor<kSwizzle>(uniform_address(keys), 8 * kSwizzle, 0);

@@ -766,8 +766,8 @@ __device__ __forceinline__ int queries_number(const RingPlace<kQueryStages>& at,
   return at.stage * kConsumers + group;
 }
 
-// The producer finds out which query tile comes next and tells the consumers beside its queries: that
-// takes divisions, each of them a long chain of instructions.
+// The producer finds out which query tile comes next and tells the consumers beside its queries:
+// that takes divisions, each of them a long chain of instructions.
 __device__ __forceinline__ void tell_work(u32 memory, const RingPlace<kQueryStages>& at,
                                           const QueryTile& work, bool has_keys) {
   const u32 place = memory + kWorkOffset + at.stage * kWorkBytes;
@@ -841,8 +841,8 @@ __device__ __forceinline__ void load_queries(const Params& params, const QueryTi
   walk.queries.advance();
 }
 
-// Starts the copy of the tile of keys at hand and of its values, once their stage is empty, and goes
-// on to the next.
+// Starts the copy of the tile of keys at hand and of its values, once their stage is empty, and
+// goes on to the next.
 __device__ __forceinline__ void load_stage(const Params& params, const QueryTile& work, u32 memory,
                                            const Barriers& barriers, RingPlace<kStages>& at,
                                            KeyTiles& tiles) {
@@ -1213,8 +1213,7 @@ struct Consumer {
 };
 
 // One query tile. Returns false if there is none left.
-__device__ __forceinline__ bool consume_tile(Consumer& consumer, const Params& params,
-                                             u32 memory) {
+__device__ __forceinline__ bool consume_tile(Consumer& consumer, const Params& params, u32 memory) {
   const int stage = consumer.walk.queries.stage;
   float out[kRowTiles][kDimTiles][4] = {};
   RowState rows[kRowTiles][2] = {{{-infinity(), 0.0f}, {-infinity(), 0.0f}}};
