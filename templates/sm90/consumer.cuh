@@ -255,10 +255,10 @@ struct Consumer {
     output_sent = barriers.queries_empty + number * 8;
   }
 
-  // Lets queries come to where the last output was, once that has left.
+  // Lets queries come to where the last output was, once that has left. Each warp for itself.
   __device__ __forceinline__ void clear_output() {
-    if (thread_index() % 128 == 0 && output_sent != 0) {
-      wait_stores_read<0>();
+    if (lane_index() == 0 && output_sent != 0) {
+      if (thread_index() % 128 == 0) wait_stores_read<0>();
       arrive(output_sent);
     }
     output_sent = 0;

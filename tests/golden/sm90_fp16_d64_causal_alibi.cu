@@ -765,7 +765,7 @@ struct Barriers {
 #pragma unroll
     for (int i = 0; i < kQueryStages * kConsumers; ++i) {
       init_barrier(queries_full + i * 8, 1);
-      init_barrier(queries_empty + i * 8, 1);
+      init_barrier(queries_empty + i * 8, 4);
     }
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
@@ -805,11 +805,12 @@ __device__ __forceinline__ void tell_work(u32 memory, const RingPlace<kQueryStag
   store_shared_u32(place + 12, work.row_end);
 }
 
-// Once the queries are full.
+// Once the queries are full. The lane that reads is one of those that give their place back.
 __device__ __forceinline__ QueryTile told_work(u32 memory, int stage) {
-  const Bytes16 words = load_shared_16(memory + kWorkOffset + stage * kWorkBytes);
-  return {static_cast<int>(words.word[0]), static_cast<int>(words.word[1]),
-          static_cast<int>(words.word[2]), static_cast<int>(words.word[3])};
+  Bytes16 words = {};
+  if (lane_index() == 0) words = load_shared_16(memory + kWorkOffset + stage * kWorkBytes);
+  return {static_cast<int>(shuffle(words.word[0], 0)), static_cast<int>(shuffle(words.word[1], 0)),
+          static_cast<int>(shuffle(words.word[2], 0)), static_cast<int>(shuffle(words.word[3], 0))};
 }
 
 // One thread of a warpgroup speaks for it: its wait has covered the products of all.

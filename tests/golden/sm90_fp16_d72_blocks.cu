@@ -738,7 +738,7 @@ struct Barriers {
 #pragma unroll
     for (int i = 0; i < kQueryStages * kConsumers; ++i) {
       init_barrier(queries_full + i * 8, 1);
-      init_barrier(queries_empty + i * 8, 1);
+      init_barrier(queries_empty + i * 8, 4);
     }
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
@@ -784,13 +784,18 @@ __device__ __forceinline__ void tell_tile(u32 memory, int stage, const ToldTile&
   store_shared_u16(place + 16, tile.last ? 1 : 0);
 }
 
-// Once the keys are full.
+// Once the keys are full. The lane that reads is the one that gives the stage back.
 __device__ __forceinline__ ToldTile told_tile(u32 memory, int stage) {
   const u32 place = memory + kTilesOffset + stage * 32;
-  const Bytes16 words = load_shared_16(place);
-  const bool last = load_shared_u16(place + 16) != 0;
-  return {static_cast<int>(words.word[0]), static_cast<int>(words.word[1]),
-          static_cast<int>(words.word[2]), static_cast<int>(words.word[3]), last};
+  Bytes16 words = {};
+  u32 last = 0;
+  if (lane_index() == 0) {
+    words = load_shared_16(place);
+    last = load_shared_u16(place + 16);
+  }
+  return {static_cast<int>(shuffle(words.word[0], 0)), static_cast<int>(shuffle(words.word[1], 0)),
+          static_cast<int>(shuffle(words.word[2], 0)), static_cast<int>(shuffle(words.word[3], 0)),
+          shuffle(last, 0) != 0};
 }
 
 // The producer finds out which query tile comes next and tells the consumers beside its queries:
@@ -805,16 +810,19 @@ __device__ __forceinline__ void tell_work(u32 memory, const RingPlace<kQueryStag
   store_shared_u16(place + 16, has_keys ? 1 : 0);
 }
 
-// Once the queries are full.
+// Once the queries are full. The lane that reads is one of those that give their place back.
 __device__ __forceinline__ QueryTile told_work(u32 memory, int stage) {
-  const Bytes16 words = load_shared_16(memory + kWorkOffset + stage * kWorkBytes);
-  return {static_cast<int>(words.word[0]), static_cast<int>(words.word[1]),
-          static_cast<int>(words.word[2]), static_cast<int>(words.word[3])};
+  Bytes16 words = {};
+  if (lane_index() == 0) words = load_shared_16(memory + kWorkOffset + stage * kWorkBytes);
+  return {static_cast<int>(shuffle(words.word[0], 0)), static_cast<int>(shuffle(words.word[1], 0)),
+          static_cast<int>(shuffle(words.word[2], 0)), static_cast<int>(shuffle(words.word[3], 0))};
 }
 
 // Whether the mask leaves any key.
 __device__ __forceinline__ bool told_keys(u32 memory, int stage) {
-  return load_shared_u16(memory + kWorkOffset + stage * kWorkBytes + 16) != 0;
+  u32 has_keys = 0;
+  if (lane_index() == 0) has_keys = load_shared_u16(memory + kWorkOffset + stage * kWorkBytes + 16);
+  return shuffle(has_keys, 0) != 0;
 }
 
 // One thread of a warpgroup speaks for it: its wait has covered the products of all.
