@@ -109,31 +109,33 @@ constexpr const char* kTurnLast = R"(      if (thread_index() % 128 == 0) {
       take_turn(group);
       pass_turn(group);
 )";
-constexpr const char* kClear = "      wait_stores_read<0>();\n      arrive(output_sent);\n";
+constexpr const char* kClear =
+    "      if (thread_index() % 128 == 0) wait_stores_read<0>();\n"
+    "      arrive(output_sent);\n";
 
 constexpr Bug kBugs[] = {
     {"a tile passed on before the turn", &kWindow, kTurnFirst, kTurnLast, Kind::deadlock},
     {"a tile passed on before the turn, of many", &kPersistent, kTurnFirst, kTurnLast,
      Kind::deadlock},
     {"a place for queries that is never given back", &kPersistent, kClear,
-     "      wait_stores_read<0>();\n", Kind::deadlock},
+     "      if (thread_index() % 128 == 0) wait_stores_read<0>();\n", Kind::deadlock},
     {"a place for queries given back while output leaves it", &kPersistent, kClear,
      "      arrive(output_sent);\n", Kind::race},
     {"a place for queries given back while output leaves it, with another one", &kPrefetched,
      kClear, "      arrive(output_sent);\n", Kind::race},
     {"a tile told of behind its queries", &kPrefetched,
-     "  tell_work(memory, walk.queries, work);\n#pragma unroll 1\n"
+     "  tell_work(memory, walk.queries, work, has_keys);\n#pragma unroll 1\n"
      "  for (int group = 0; group < kConsumers; ++group) {\n",
      "#pragma unroll 1\n  for (int group = 0; group < kConsumers; ++group) {\n"
-     "    if (group == 1) tell_work(memory, walk.queries, work);\n",
+     "    if (group == 1) tell_work(memory, walk.queries, work, has_keys);\n",
      Kind::race},
     {"an end told of behind its barrier", &kPersistent,
-     "  tell_work(memory, at, {kNoTile, 0, 0, 0});\n#pragma unroll 1\n"
+     "  tell_work(memory, at, {kNoTile, 0, 0, 0}, false);\n#pragma unroll 1\n"
      "  for (int group = 0; group < kConsumers; ++group)\n"
      "    arrive(barriers.queries_full + queries_number(at, group) * 8);\n",
      "#pragma unroll 1\n  for (int group = 0; group < kConsumers; ++group)\n"
      "    arrive(barriers.queries_full + queries_number(at, group) * 8);\n"
-     "  tell_work(memory, at, {kNoTile, 0, 0, 0});\n",
+     "  tell_work(memory, at, {kNoTile, 0, 0, 0}, false);\n",
      Kind::race},
 };
 
