@@ -147,9 +147,8 @@ LaunchPlan plan_for(const Problem& problem, const Schedule& schedule) {
           ? fmt::format("query_blocks * ceil_div(block_q, {})", schedule.tile_q)
           : fmt::format("ceil_div(seq_q, {})", schedule.tile_q);
   std::string grid = tiles + " * heads_q * batch";
-  // More tiles than the kernel counts are refused as a grid too large.
-  if (schedule.persistent != 0)
-    grid = fmt::format("{0} < 2147483648 ? min({0}, {1}) : {0}", grid, schedule.persistent);
+  // Fewer than 2^32 tiles: outputs for more do not fit any device.
+  if (schedule.persistent != 0) grid = fmt::format("min({}, {})", grid, schedule.persistent);
   plan.steps.push_back({"fw_forward", 32 * schedule.warps, layout(problem, schedule).smem_bytes,
                         parse_expr(grid), true});
   return plan;

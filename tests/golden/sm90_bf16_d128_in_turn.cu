@@ -1,8 +1,7 @@
 // Attention forward for sm_90a: bf16, head dim 128, causal mask.
 // Tiles of 128 queries by 128 keys, 2 stages; a producer and 2 consumer warpgroups. 160.1 KiB of
 //     shared memory.
-// Launch fw_forward: ceil_div(seq_q, 128) * heads_q * batch < 2147483648 ? min(ceil_div(seq_q,
-//     128) * heads_q * batch, 132) : ceil_div(seq_q, 128) * heads_q * batch blocks of 384 threads,
+// Launch fw_forward: min(ceil_div(seq_q, 128) * heads_q * batch, 132) blocks of 384 threads,
 //     163952 bytes of dynamic shared memory. It may start while the kernel before it still runs.
 // Tensor map q_map: boxes of 64 rows by 64 columns of 128, swizzle 128.
 // Tensor map k_map: boxes of 128 rows by 64 columns of 128, swizzle 128.
