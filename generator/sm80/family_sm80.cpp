@@ -143,7 +143,7 @@ constexpr std::array<Seed, 23> kSeeds = {{
     {128, Use::any, "q64.kv128.w4.st1.b2"},
     {128, Use::any, "q64.kv64.w4.st1.b2"},
     {128, Use::any, "q64.kv64.w4.st1.qr1.b2"},
-    {192, Use::any, "q64.kv96.w4.st1.b2"},
+    {192, Use::not_both, "q64.kv96.w4.st1.b2"},
     {192, Use::any, "q64.kv64.w4.st1.b2"},
     {192, Use::any, "q64.kv32.w4.st1.b1"},
     {256, Use::plain, "q64.kv64.w4.st1.b2"},
