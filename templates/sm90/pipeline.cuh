@@ -31,7 +31,7 @@ struct Barriers {
 #pragma unroll
     for (int i = 0; i < kQueryStages * kConsumers; ++i) {
       init_barrier(queries_full + i * 8, 1);
-      init_barrier(queries_empty + i * 8, 4);
+      init_barrier(queries_empty + i * 8, 4);  // warps
     }
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
@@ -102,15 +102,12 @@ constexpr int kNoTile = -1;  // instead of a number in the batch
 // The producer finds out which query tile comes next and tells the consumers beside its queries:
 // that takes divisions, each of them a long chain of instructions.
 __device__ __forceinline__ void tell_work(u32 memory, const RingPlace<kQueryStages>& at,
-                                          const QueryTile& work, bool has_keys) {
+                                          const QueryTile& work) {
   const u32 place = memory + kWorkOffset + at.stage * kWorkBytes;
   store_shared_u32(place, work.batch);
   store_shared_u32(place + 4, work.head);
   store_shared_u32(place + 8, work.row_begin);
   store_shared_u32(place + 12, work.row_end);
-#if FW_BLOCKS
-  store_shared_u16(place + 16, has_keys ? 1 : 0);
-#endif
 }
 
 // Once the queries are full. The lane that reads is one of those that give their place back.
@@ -122,7 +119,12 @@ __device__ __forceinline__ QueryTile told_work(u32 memory, int stage) {
 }
 
 #if FW_BLOCKS
-// Whether the mask leaves any key.
+// Whether the mask leaves the query tile any key, beside it.
+__device__ __forceinline__ void tell_keys(u32 memory, const RingPlace<kQueryStages>& at,
+                                          bool has_keys) {
+  store_shared_u16(memory + kWorkOffset + at.stage * kWorkBytes + 16, has_keys ? 1 : 0);
+}
+
 __device__ __forceinline__ bool told_keys(u32 memory, int stage) {
   u32 has_keys = 0;
   if (lane_index() == 0) has_keys = load_shared_u16(memory + kWorkOffset + stage * kWorkBytes + 16);

@@ -13,7 +13,7 @@ __device__ __forceinline__ void wait_for_places(const Barriers& barriers,
 __device__ __forceinline__ void tell_end(u32 memory, const Barriers& barriers,
                                          const RingPlace<kQueryStages>& at) {
   wait_for_places(barriers, at);
-  tell_work(memory, at, {kNoTile, 0, 0, 0}, false);
+  tell_work(memory, at, {kNoTile, 0, 0, 0});
 #pragma unroll 1
   for (int group = 0; group < kConsumers; ++group)
     arrive(barriers.queries_full + queries_number(at, group) * 8);
@@ -22,12 +22,7 @@ __device__ __forceinline__ void tell_end(u32 memory, const Barriers& barriers,
 
 // Starts the copy of the queries of all consumers.
 __device__ __forceinline__ void load_queries(const Params& params, const QueryTile& work,
-                                             u32 memory, const Barriers& barriers, Walk& walk,
-                                             bool has_keys) {
-#if FW_PERSISTENT
-  wait_for_places(barriers, walk.queries);
-#endif
-  tell_work(memory, walk.queries, work, has_keys);
+                                             u32 memory, const Barriers& barriers, Walk& walk) {
 #pragma unroll 1
   for (int group = 0; group < kConsumers; ++group) {
     const int number = queries_number(walk.queries, group);
@@ -75,15 +70,21 @@ __device__ __forceinline__ void load_first(const Params& params, const QueryTile
   tiles.start(params, work);
   const bool has_keys = !tiles.done;
 #if FW_PERSISTENT
-  if constexpr (kQueryStages == 1) {
-    // The keys may come while the last output still leaves the place of the queries.
-    if (has_keys) load_stage(params, work, memory, barriers, walk.at, tiles);
-    load_queries(params, work, memory, barriers, walk, has_keys);
-    return;
-  }
+  // With one place for queries, keys may come while the last output still leaves it.
+  constexpr bool kKeysFirst = kQueryStages == 1;
+  if (kKeysFirst && has_keys) load_stage(params, work, memory, barriers, walk.at, tiles);
+  wait_for_places(barriers, walk.queries);
 #endif
-  load_queries(params, work, memory, barriers, walk, has_keys);
+  tell_work(memory, walk.queries, work);
+#if FW_BLOCKS
+  tell_keys(memory, walk.queries, has_keys);
+#endif
+  load_queries(params, work, memory, barriers, walk);
+#if FW_PERSISTENT
+  if (!kKeysFirst && has_keys) load_stage(params, work, memory, barriers, walk.at, tiles);
+#else
   if (has_keys) load_stage(params, work, memory, barriers, walk.at, tiles);
+#endif
 }
 
 // Loads the rest of its keys.
@@ -110,7 +111,12 @@ __device__ __forceinline__ void copy_tiles(const Params& params, const QueryTile
 #if FW_PERSISTENT
   wait_for_places(barriers, walk.queries);
 #endif
-  if (thread_index() % 128 == 0) tell_work(memory, walk.queries, work, !tiles.done);
+  if (thread_index() % 128 == 0) {
+    tell_work(memory, walk.queries, work);
+#if FW_BLOCKS
+    tell_keys(memory, walk.queries, !tiles.done);
+#endif
+  }
 #pragma unroll 1
   for (int group = 0; group < kConsumers; ++group) {
     const int number = queries_number(walk.queries, group);

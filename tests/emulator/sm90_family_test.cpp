@@ -123,19 +123,21 @@ constexpr Bug kBugs[] = {
      "      arrive(output_sent);\n", Kind::race},
     {"a place for queries given back while output leaves it, with another one", &kPrefetched,
      kClear, "      arrive(output_sent);\n", Kind::race},
-    {"a tile told of behind its queries", &kPrefetched,
-     "  tell_work(memory, walk.queries, work, has_keys);\n#pragma unroll 1\n"
-     "  for (int group = 0; group < kConsumers; ++group) {\n",
-     "#pragma unroll 1\n  for (int group = 0; group < kConsumers; ++group) {\n"
-     "    if (group == 1) tell_work(memory, walk.queries, work, has_keys);\n",
+    {"a tile told of once more behind its queries", &kPrefetched,
+     "  tell_work(memory, walk.queries, work);\n"
+     "  load_queries(params, work, memory, barriers, walk);\n",
+     "  const RingPlace<kQueryStages> at = walk.queries;\n"
+     "  tell_work(memory, at, work);\n"
+     "  load_queries(params, work, memory, barriers, walk);\n"
+     "  tell_work(memory, at, work);\n",
      Kind::race},
     {"an end told of behind its barrier", &kPersistent,
-     "  tell_work(memory, at, {kNoTile, 0, 0, 0}, false);\n#pragma unroll 1\n"
+     "  tell_work(memory, at, {kNoTile, 0, 0, 0});\n#pragma unroll 1\n"
      "  for (int group = 0; group < kConsumers; ++group)\n"
      "    arrive(barriers.queries_full + queries_number(at, group) * 8);\n",
      "#pragma unroll 1\n  for (int group = 0; group < kConsumers; ++group)\n"
      "    arrive(barriers.queries_full + queries_number(at, group) * 8);\n"
-     "  tell_work(memory, at, {kNoTile, 0, 0, 0}, false);\n",
+     "  tell_work(memory, at, {kNoTile, 0, 0, 0});\n",
      Kind::race},
 };
 

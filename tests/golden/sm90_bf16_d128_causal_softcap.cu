@@ -759,7 +759,7 @@ struct Barriers {
 #pragma unroll
     for (int i = 0; i < kQueryStages * kConsumers; ++i) {
       init_barrier(queries_full + i * 8, 1);
-      init_barrier(queries_empty + i * 8, 4);
+      init_barrier(queries_empty + i * 8, 4);  // warps
     }
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
@@ -791,7 +791,7 @@ __device__ __forceinline__ int queries_number(const RingPlace<kQueryStages>& at,
 // The producer finds out which query tile comes next and tells the consumers beside its queries:
 // that takes divisions, each of them a long chain of instructions.
 __device__ __forceinline__ void tell_work(u32 memory, const RingPlace<kQueryStages>& at,
-                                          const QueryTile& work, bool has_keys) {
+                                          const QueryTile& work) {
   const u32 place = memory + kWorkOffset + at.stage * kWorkBytes;
   store_shared_u32(place, work.batch);
   store_shared_u32(place + 4, work.head);
@@ -850,9 +850,7 @@ __device__ __forceinline__ void copy_rows(u32 tile, const Element* source, i64 r
 
 // Starts the copy of the queries of all consumers.
 __device__ __forceinline__ void load_queries(const Params& params, const QueryTile& work,
-                                             u32 memory, const Barriers& barriers, Walk& walk,
-                                             bool has_keys) {
-  tell_work(memory, walk.queries, work, has_keys);
+                                             u32 memory, const Barriers& barriers, Walk& walk) {
 #pragma unroll 1
   for (int group = 0; group < kConsumers; ++group) {
     const int number = queries_number(walk.queries, group);
@@ -892,7 +890,8 @@ __device__ __forceinline__ void load_first(const Params& params, const QueryTile
                                            const Barriers& barriers, Walk& walk, KeyTiles& tiles) {
   tiles.start(params, work);
   const bool has_keys = !tiles.done;
-  load_queries(params, work, memory, barriers, walk, has_keys);
+  tell_work(memory, walk.queries, work);
+  load_queries(params, work, memory, barriers, walk);
   if (has_keys) load_stage(params, work, memory, barriers, walk.at, tiles);
 }
 
@@ -917,7 +916,9 @@ __device__ __forceinline__ void copy_tiles(const Params& params, const QueryTile
   tiles.start(params, work);
   const Element* q = params.q + work.batch * params.q_batch_stride +
                      work.head * params.q_head_stride + work.row_begin * params.q_row_stride;
-  if (thread_index() % 128 == 0) tell_work(memory, walk.queries, work, !tiles.done);
+  if (thread_index() % 128 == 0) {
+    tell_work(memory, walk.queries, work);
+  }
 #pragma unroll 1
   for (int group = 0; group < kConsumers; ++group) {
     const int number = queries_number(walk.queries, group);

@@ -754,7 +754,7 @@ struct Barriers {
 #pragma unroll
     for (int i = 0; i < kQueryStages * kConsumers; ++i) {
       init_barrier(queries_full + i * 8, 1);
-      init_barrier(queries_empty + i * 8, 4);
+      init_barrier(queries_empty + i * 8, 4);  // warps
     }
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
@@ -788,7 +788,7 @@ constexpr int kNoTile = -1;  // instead of a number in the batch
 // The producer finds out which query tile comes next and tells the consumers beside its queries:
 // that takes divisions, each of them a long chain of instructions.
 __device__ __forceinline__ void tell_work(u32 memory, const RingPlace<kQueryStages>& at,
-                                          const QueryTile& work, bool has_keys) {
+                                          const QueryTile& work) {
   const u32 place = memory + kWorkOffset + at.stage * kWorkBytes;
   store_shared_u32(place, work.batch);
   store_shared_u32(place + 4, work.head);
@@ -868,7 +868,7 @@ __device__ __forceinline__ void wait_for_places(const Barriers& barriers,
 __device__ __forceinline__ void tell_end(u32 memory, const Barriers& barriers,
                                          const RingPlace<kQueryStages>& at) {
   wait_for_places(barriers, at);
-  tell_work(memory, at, {kNoTile, 0, 0, 0}, false);
+  tell_work(memory, at, {kNoTile, 0, 0, 0});
 #pragma unroll 1
   for (int group = 0; group < kConsumers; ++group)
     arrive(barriers.queries_full + queries_number(at, group) * 8);
@@ -876,10 +876,7 @@ __device__ __forceinline__ void tell_end(u32 memory, const Barriers& barriers,
 
 // Starts the copy of the queries of all consumers.
 __device__ __forceinline__ void load_queries(const Params& params, const QueryTile& work,
-                                             u32 memory, const Barriers& barriers, Walk& walk,
-                                             bool has_keys) {
-  wait_for_places(barriers, walk.queries);
-  tell_work(memory, walk.queries, work, has_keys);
+                                             u32 memory, const Barriers& barriers, Walk& walk) {
 #pragma unroll 1
   for (int group = 0; group < kConsumers; ++group) {
     const int number = queries_number(walk.queries, group);
@@ -919,14 +916,13 @@ __device__ __forceinline__ void load_first(const Params& params, const QueryTile
                                            const Barriers& barriers, Walk& walk, KeyTiles& tiles) {
   tiles.start(params, work);
   const bool has_keys = !tiles.done;
-  if constexpr (kQueryStages == 1) {
-    // The keys may come while the last output still leaves the place of the queries.
-    if (has_keys) load_stage(params, work, memory, barriers, walk.at, tiles);
-    load_queries(params, work, memory, barriers, walk, has_keys);
-    return;
-  }
-  load_queries(params, work, memory, barriers, walk, has_keys);
-  if (has_keys) load_stage(params, work, memory, barriers, walk.at, tiles);
+  // With one place for queries, keys may come while the last output still leaves it.
+  constexpr bool kKeysFirst = kQueryStages == 1;
+  if (kKeysFirst && has_keys) load_stage(params, work, memory, barriers, walk.at, tiles);
+  wait_for_places(barriers, walk.queries);
+  tell_work(memory, walk.queries, work);
+  load_queries(params, work, memory, barriers, walk);
+  if (!kKeysFirst && has_keys) load_stage(params, work, memory, barriers, walk.at, tiles);
 }
 
 // Loads the rest of its keys.
@@ -951,7 +947,9 @@ __device__ __forceinline__ void copy_tiles(const Params& params, const QueryTile
   const Element* q = params.q + work.batch * params.q_batch_stride +
                      work.head * params.q_head_stride + work.row_begin * params.q_row_stride;
   wait_for_places(barriers, walk.queries);
-  if (thread_index() % 128 == 0) tell_work(memory, walk.queries, work, !tiles.done);
+  if (thread_index() % 128 == 0) {
+    tell_work(memory, walk.queries, work);
+  }
 #pragma unroll 1
   for (int group = 0; group < kConsumers; ++group) {
     const int number = queries_number(walk.queries, group);
