@@ -243,6 +243,7 @@ class Machine {
   void end_store(BulkStore& store, int thread);
   bool decode(const void* map, int rank, std::uint32_t site, TensorMapSpec& spec);
   void check_box_start(const TensorMapSpec& spec, int x, std::uint32_t site);
+  void check_store_start(const int* at_element, int rank, std::uint32_t site);
   bool place_pieces(std::vector<Piece>& pieces, const SharedTile& tile, std::uint32_t site);
 
   // Four warps of one block; the last of a block may have fewer.

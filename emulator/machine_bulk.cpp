@@ -120,6 +120,18 @@ bool Machine::place_pieces(std::vector<Piece>& pieces, const SharedTile& tile, s
   return true;
 }
 
+// The same holds for a store or a sum that begins before the tensor, in any dimension; a load may.
+void Machine::check_store_start(const int* at_element, int rank, std::uint32_t site) {
+  const int* before = std::find_if(at_element, at_element + rank, [](int x) { return x < 0; });
+  if (before == at_element + rank) return;
+  findings_.add(Kind::global_bounds, site, [&] {
+    return fmt::format(
+        "{} begins to store a box at coordinate {} of dimension {}; allowed: 0 and more: {}",
+        who(thread_), *before, before - at_element, at(site));
+  });
+  stop();
+}
+
 void Machine::load_box(unsigned shared, const void* map, unsigned barrier, const int* at_element,
                        int rank, unsigned blocks, std::uint32_t site) {
   count_step(site);
@@ -244,6 +256,7 @@ void Machine::store_box(const void* map, unsigned shared, const int* at_element,
   TensorMapSpec spec;
   if (!decode(map, rank, site, spec)) return;
   check_box_start(spec, at_element[0], site);
+  check_store_start(at_element, rank, site);
   const AddType type = !adds                       ? AddType::none
                        : spec.dtype == DType::fp32 ? AddType::fp32
                        : spec.dtype == DType::bf16 ? AddType::bf16

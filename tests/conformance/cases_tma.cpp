@@ -11,7 +11,7 @@ namespace flashwright::conformance {
 namespace {
 
 // Of a box, first the coordinate along the row: whole times 16 bytes, or a device calls the instruction
-// illegal.
+// illegal; so it does where a store begins before the tensor.
 using Start = std::array<int, 5>;
 
 constexpr std::size_t kStartBytes = 1024;  // of the input, before the tensor
@@ -235,14 +235,14 @@ void for_stored(const TensorMapSpec& spec, const std::vector<Start>& starts, Vis
     });
 }
 
-// Boxes that meet nowhere, cut at both ends of a row; 1024 bytes each, so that each begins a swizzle's
-// pattern.
+// Boxes that meet nowhere: whole, cut at the ends of rows and of the tensor, and behind it; 1024 bytes
+// each, so that each begins a swizzle's pattern.
 std::vector<Start> apart(const TensorMapSpec& spec) {
   const int width = spec.box[0], unit = elements_in_16_bytes(spec.dtype);
-  return {{-unit, -2, 0, 0, 0},
+  return {{unit, 0, 0, 0, 0},
           {width - unit, 8, 2, 1, 0},
-          {0, 3, 1, 0, 0},
-          {unit, 0, -1, 0, 0},
+          {0, 0, 1, 0, 0},
+          {width + 2 * unit, 0, 2, 0, 0},
           {0, 0, 0, 2, 0}};
 }
 

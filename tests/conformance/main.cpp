@@ -1,6 +1,7 @@
 // fw_conformance: runs the cases on a device or in the emulator, and compares.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 
@@ -20,17 +21,23 @@ constexpr const char* kUsage = R"(fw_conformance: small kernels over every wrapp
   --emulate --out FOLDER    the same in the emulator
   --compare FILE|FOLDER     the emulator against golden files; exit status 1 when a case differs
   --only TEXT               those whose group/name holds the text
+  --skip GROUP/NAME         all but this one; may be repeated
 )";
 
 struct Options {
   bool list = false, device = false, emulate = false;
   std::string out, compare, only;
+  std::vector<std::string> skip;
 };
 
 std::vector<const Case*> selected(const Options& options) {
   std::vector<const Case*> cases;
-  for (const Case& c : all_cases())
-    if (full_name(c).find(options.only) != std::string::npos) cases.push_back(&c);
+  for (const Case& c : all_cases()) {
+    const std::string name = full_name(c);
+    const bool skipped =
+        std::find(options.skip.begin(), options.skip.end(), name) != options.skip.end();
+    if (!skipped && name.find(options.only) != std::string::npos) cases.push_back(&c);
+  }
   return cases;
 }
 
@@ -127,6 +134,8 @@ bool parse(int argc, char** argv, Options& options) {
       options.compare = argv[++i];
     else if (name == "--only" && !last)
       options.only = argv[++i];
+    else if (name == "--skip" && !last)
+      options.skip.emplace_back(argv[++i]);
     else
       return false;
   }
