@@ -29,7 +29,8 @@ const char* to_string(Kind kind) {
                                     "register-count",
                                     "peer-exited",
                                     "tensor-map",
-                                    "store-not-waited-for"};
+                                    "store-not-waited-for",
+                                    "variable-not-reset"};
   return kNames[static_cast<int>(kind)];
 }
 

@@ -39,6 +39,7 @@ enum class Kind : std::uint8_t {
   peer_exited,
   tensor_map,
   store_not_waited_for,
+  variable_not_reset,
 };
 const char* to_string(Kind kind);  // "divergent-collective"
 

@@ -128,6 +128,17 @@ HostUnit::Entry HostUnit::entry(const std::string& name) const {
   return found;
 }
 
+std::vector<HostUnit::Variable> HostUnit::variables() const {
+  std::vector<Variable> out;
+  for (const std::string& name : translation_.variables) {
+    const auto place =
+        reinterpret_cast<void* (*)()>(dlsym(library_, ("fw_variable_" + name).c_str()));
+    if (place == nullptr) throw Error(Status::internal, "emulator: no variable " + name);
+    out.push_back({name, place(), static_cast<std::size_t>(number("fw_bytes_" + name))});
+  }
+  return out;
+}
+
 int HostUnit::number(const std::string& function) const {
   const auto found = reinterpret_cast<int (*)()>(dlsym(library_, function.c_str()));
   if (found == nullptr) throw Error(Status::internal, "emulator: no function " + function);

@@ -23,6 +23,13 @@ class HostUnit {
 
   using Entry = void (*)(const void* params);
   Entry entry(const std::string& name) const;  // throws Error(internal) when there is none
+  // The variables of the unit, of all runs.
+  struct Variable {
+    std::string name;
+    void* data;
+    std::size_t bytes;
+  };
+  std::vector<Variable> variables() const;
   // From __launch_bounds__ and __cluster_dims__; 1 where they do not say.
   int blocks_per_sm(const std::string& name) const { return number("fw_blocks_" + name); }
   int cluster_blocks(const std::string& name) const { return number("fw_cluster_" + name); }

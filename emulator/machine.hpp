@@ -89,6 +89,9 @@ class Machine {
   void count_banks(unsigned address, int bytes, std::uint32_t site);
   void load_global(void* value, const void* address, int bytes, std::uint32_t site);
   void store_global(void* address, const void* value, int bytes, std::uint32_t site);
+  std::uint64_t compare_and_swap(unsigned long long* address, std::uint64_t expected,
+                                 std::uint64_t value, std::uint32_t site);
+  std::uint32_t increment_within(std::uint32_t* address, std::uint32_t last, std::uint32_t site);
   void copy_async(unsigned shared, const void* global, bool valid, std::uint32_t site);
   void commit_copies(std::uint32_t site);
   void wait_copies(int pending, std::uint32_t site);
@@ -243,7 +246,7 @@ class Machine {
   void end_store(BulkStore& store, int thread);
   bool decode(const void* map, int rank, std::uint32_t site, TensorMapSpec& spec);
   void check_box_start(const TensorMapSpec& spec, int x, std::uint32_t site);
-  void check_store_start(const int* at_element, int rank, std::uint32_t site);
+  void check_stored_box(const TensorMapSpec& spec, const int* at_element, std::uint32_t site);
   bool place_pieces(std::vector<Piece>& pieces, const SharedTile& tile, std::uint32_t site);
 
   // Four warps of one block; the last of a block may have fewer.

@@ -152,6 +152,24 @@ void Machine::store_global(void* address, const void* value, int bytes, std::uin
     std::memcpy(address, value, static_cast<std::size_t>(bytes));
 }
 
+std::uint64_t Machine::compare_and_swap(unsigned long long* address, std::uint64_t expected,
+                                        std::uint64_t value, std::uint32_t site) {
+  const auto lock = memory_.lock();
+  if (!check_global(address, sizeof *address, site, Use::both)) return ~std::uint64_t{0};
+  const std::uint64_t old = *address;
+  if (old == expected) *address = value;
+  return old;
+}
+
+std::uint32_t Machine::increment_within(std::uint32_t* address, std::uint32_t last,
+                                        std::uint32_t site) {
+  const auto lock = memory_.lock();
+  if (!check_global(address, sizeof *address, site, Use::both)) return ~std::uint32_t{0};
+  const std::uint32_t old = *address;
+  *address = old >= last ? 0 : old + 1;
+  return old;
+}
+
 void Machine::copy_async(unsigned shared, const void* global, bool valid, std::uint32_t site) {
   constexpr int kBytes = 16;
   const std::optional<unsigned> place = place_of(shared, kBytes, kBytes, false, site, thread_);

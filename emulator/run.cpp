@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <mutex>
 #include <thread>
 
@@ -110,6 +111,30 @@ void run_step(const HostUnit& unit, const LaunchStep& step, std::int64_t blocks,
       std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
 }
 
+// As a module has them once it is loaded.
+void start_variables(const HostUnit& unit, GlobalMemory& memory) {
+  for (const HostUnit::Variable& variable : unit.variables()) {
+    std::memset(variable.data, 0, variable.bytes);
+    memory.add(variable.name, variable.data, variable.bytes, GlobalMemory::Use::sums);
+  }
+}
+
+// The next launch finds what this one has left: it has to be what the first one found.
+void check_variables(const HostUnit& unit, const RunReport& report, Findings& findings) {
+  if (report.stopped_blocks > 0) return;
+  std::uint64_t place = 0;
+  for (const HostUnit::Variable& variable : unit.variables()) {
+    const auto* bytes = static_cast<const unsigned char*>(variable.data);
+    const auto* left = std::find_if(bytes, bytes + variable.bytes, [](auto b) { return b != 0; });
+    ++place;
+    if (left == bytes + variable.bytes) continue;
+    findings.add(Kind::variable_not_reset, place, [&] {
+      return fmt::format("byte {} of the variable {} is not 0 behind the launch, as it was before",
+                         left - bytes, variable.name);
+    });
+  }
+}
+
 void fill_report(const Totals& totals, const Translation& translation, RunReport& report) {
   report.findings = totals.findings.all();
   // First where nobody can go on: whoever is stuck is the reason of much that is found behind.
@@ -144,6 +169,7 @@ RunReport run(const HostUnit& unit, const Config& config, const Problem& problem
   values.set_pointer(Param::workspace, reinterpret_cast<const void*>(address));
   memory.add("workspace", reinterpret_cast<const void*>(address), workspace_bytes,
              GlobalMemory::Use::workspace);
+  start_variables(unit, memory);
   alignas(kTensorMapAlignment) unsigned char params[kMaxParamBytes];
   fill_params(
       plan.params, plan.boxes, values,
@@ -156,6 +182,7 @@ RunReport run(const HostUnit& unit, const Config& config, const Problem& problem
         static_cast<std::int64_t>(Rule(*step.grid, rule_variables())(resolved.rule_values.data()));
     run_step(unit, step, blocks, params, memory, options, totals, report);
   }
+  check_variables(unit, report, totals.findings);
   fill_report(totals, unit.translation(), report);
   return report;
 }
@@ -166,6 +193,7 @@ RunReport run_entry(const HostUnit& unit, const EntryLaunch& launch, GlobalMemor
   step.threads = launch.threads;
   step.smem_bytes = launch.smem_bytes;
   check_limits(step, kMaxSharedBytes);
+  start_variables(unit, memory);
   RunReport report;
   Totals totals;
   run_step(unit, step, launch.blocks, launch.params, memory, options, totals, report);

@@ -88,6 +88,13 @@ std::string declared_name(std::string head) {
   return before.empty() ? std::string() : before.back();
 }
 
+// "__device__ Counter counters[kCounters];"
+bool is_variable(const std::string& line) {
+  const std::string text = without_comment(line);
+  return text.starts_with("__device__") && text.find_last_not_of(' ') != std::string::npos &&
+         text[text.find_last_not_of(' ')] == ';' && text.find('(') == std::string::npos;
+}
+
 // Emitted text is formatted: what begins in the first column ends with a "}" there, or on its own line.
 std::vector<Item> items_of(const Lines& lines, const std::string& name) {
   std::vector<Item> items;
@@ -95,6 +102,7 @@ std::vector<Item> items_of(const Lines& lines, const std::string& name) {
     const bool function = lines[i].starts_with("__device__") || lines[i].starts_with("extern") ||
                           lines[i].starts_with("template");
     if (!function && !lines[i].starts_with("struct ")) continue;
+    if (is_variable(lines[i])) continue;
     const std::size_t first = i;
     std::string head;
     while (i < lines.size() && without_comment(lines[i]).find('{') == std::string::npos)
@@ -251,7 +259,8 @@ std::string unit_file(std::string_view path) {
 
 // What the emulator looks up in the compiled unit: each entry, how many of its blocks share a
 // multiprocessor, and how many make a cluster.
-std::string exports(const LaunchPlan& plan, const std::vector<Item>& items) {
+std::string exports(const LaunchPlan& plan, const std::vector<Item>& items,
+                    const std::vector<std::string>& variables) {
   std::string text =
       "#line 1 \"exports\"\n"
       "#define FW_EXPORT extern \"C\" __attribute__((visibility(\"default\")))\n"
@@ -271,6 +280,11 @@ std::string exports(const LaunchPlan& plan, const std::vector<Item>& items) {
         step.entry, arguments_of(head, "__launch_bounds__"),
         arguments_of(head, "__cluster_dims__"));
   }
+  for (const std::string& name : variables)
+    text += fmt::format(
+        "FW_EXPORT void* fw_variable_{0}() {{ return &{0}; }}\n"
+        "FW_EXPORT int fw_bytes_{0}() {{ return sizeof {0}; }}\n",
+        name);
   return text;
 }
 
@@ -294,13 +308,18 @@ void translate_lines(Lines& lines, Translation& out) {
     out.asynchronous = out.asynchronous || (replaced[item.first] && is_asynchronous(item.name));
     out.swizzled = out.swizzled || item.name == "swizzled_memory";
   }
+  for (const std::string& line : lines)
+    if (is_variable(line)) {
+      const std::string text = without_comment(line);
+      out.variables.push_back(words(text.substr(0, text.find_first_of("[=;"))).back());
+    }
   refuse_the_rest(lines, replaced, out.name);
   out.text = unit_file("interface.h") + unit_file("prelude.h");
   for (std::size_t at = 0; (at = out.text.find("#pragma once\n", at)) != std::string::npos;)
     out.text.erase(at, 13);
   out.text += fmt::format("#line 1 \"{}\"\n", out.name);
   for (const std::string& line : lines) out.text += line + '\n';
-  out.text += exports(out.plan, items);
+  out.text += exports(out.plan, items, out.variables);
 }
 
 }  // namespace

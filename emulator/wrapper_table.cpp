@@ -28,6 +28,8 @@ constexpr Wrapper kWrappers[] = {
      "inline int warp_index() { return fw_emulator->thread_index() / 32; }"},
     {"block_index", "return blockIdx.x;",
      "inline i64 block_index() { return fw_emulator->block_index(); }"},
+    {"grid_index", "\"mov.u64 %0, %%gridid;\"",
+     "inline u64 grid_index() { return fw_emulator->grid_index(); }"},
     {"synchronize_block", "__syncthreads();",
      "inline void synchronize_block(" LINE ") { fw_emulator->synchronize_block(FW_SITE(#)); }"},
     {"synchronize_warp", "__syncwarp();",
@@ -111,6 +113,12 @@ constexpr Wrapper kWrappers[] = {
      "template <typename Value> inline void store_global(Value* pointer, Value value, " LINE
      ") { fw_seen_any(value, FW_SITE(#)); fw_emulator->store_global(pointer, &value, sizeof value, "
      "FW_SITE(#)); }"},
+    {"compare_and_swap", "\"atom.global.acq_rel.gpu.cas.b64 %0, [%1], %2, %3;\"",
+     "inline u64 compare_and_swap(u64* address, u64 expected, u64 value, " LINE
+     ") { return fw_emulator->compare_and_swap(address, expected, value, FW_SITE(#)); }"},
+    {"increment_within", "\"atom.global.relaxed.gpu.inc.u32 %0, [%1], %2;\"",
+     "inline u32 increment_within(u32* address, u32 last, " LINE
+     ") { return fw_emulator->increment_within(address, last, FW_SITE(#)); }"},
     // templates/ptx/async_copy.cuh
     {"copy_async_16", "\"cp.async.cg.shared.global [%0], [%1], 16, %2;\"",
      "inline void copy_async_16(u32 shared, const void* global, bool valid, " LINE

@@ -78,6 +78,21 @@ void store_global(void* address, const void* value, int bytes, unsigned site) {
   here().store_global(address, value, bytes, site);
 }
 
+unsigned long long compare_and_swap(unsigned long long* address, unsigned long long expected,
+                                    unsigned long long value, unsigned site) {
+  here().count_step(site);
+  const unsigned long long old = here().compare_and_swap(address, expected, value, site);
+  here().maybe_yield();
+  return old;
+}
+
+unsigned increment_within(unsigned* address, unsigned last, unsigned site) {
+  here().count_step(site);
+  const unsigned old = here().increment_within(address, last, site);
+  here().maybe_yield();
+  return old;
+}
+
 void copy_async(unsigned shared, const void* global, int valid, unsigned site) {
   here().count_step(site);
   here().copy_async(shared, global, valid != 0, site);
@@ -206,10 +221,11 @@ float tanh_rounded(float x) {
 }
 
 constexpr FwEmulator kInterface = {
-    2,
+    3,
     [] { return here().thread_in_block(); },
     [] { return static_cast<long long>(here().block()); },
     [] { return here().shared_begin(); },
+    [] { return 0ull; },
     &synchronize_block,
     &synchronize_warp,
     &shuffle_xor,
@@ -219,6 +235,8 @@ constexpr FwEmulator kInterface = {
     &store_shared,
     &load_global,
     &store_global,
+    &compare_and_swap,
+    &increment_within,
     &copy_async,
     [](unsigned site) { here().commit_copies(site); },
     [](int pending, unsigned site) { here().wait_copies(pending, site); },

@@ -42,6 +42,12 @@
 #ifndef FW_PERSISTENT
 #define FW_PERSISTENT 0
 #endif
+#ifndef FW_COUNTER
+#define FW_COUNTER 0
+#endif
+#ifndef FW_SWAP_ROWS
+#define FW_SWAP_ROWS 0
+#endif
 #ifndef FW_RESCALE_THRESHOLD
 #define FW_RESCALE_THRESHOLD 0
 #endif

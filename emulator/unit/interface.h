@@ -11,6 +11,7 @@ struct FwEmulator {
   int (*thread_index)();
   long long (*block_index)();
   unsigned (*shared_memory)();
+  unsigned long long (*grid_index)();
 
   // Meetings of threads.
   void (*synchronize_block)(unsigned site);
@@ -24,6 +25,9 @@ struct FwEmulator {
   void (*store_shared)(unsigned address, const void* value, int bytes, unsigned site);
   void (*load_global)(void* value, const void* address, int bytes, unsigned site);
   void (*store_global)(void* address, const void* value, int bytes, unsigned site);
+  unsigned long long (*compare_and_swap)(unsigned long long* address, unsigned long long expected,
+                                         unsigned long long value, unsigned site);
+  unsigned (*increment_within)(unsigned* address, unsigned last, unsigned site);
   void (*copy_async)(unsigned shared, const void* global, int valid, unsigned site);
   void (*commit_copies)(unsigned site);
   void (*wait_copies)(int pending, unsigned site);

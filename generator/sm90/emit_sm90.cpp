@@ -43,8 +43,10 @@ std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
       {"constexpr float kLog2E = 1.4426950408889634f", ""},
       {"constexpr float kLargeExponent = 256.0f", "from here on one rounding would show"},
   };
-  if (schedule.longest_first != 0)
-    rows.push_back({"constexpr u32 kSectionBytes = 32u << 20", "of keys and values, for L2"});
+  if (schedule.longest_first != 0) {
+    rows.push_back({"constexpr u32 kSectionBytes = 8u << 20", "of keys and values, for L2"});
+    rows.push_back({"constexpr u32 kLastSectionBytes = 32u << 20", ""});
+  }
   if (schedule.lazy_rescale > 1)
     rows.push_back({fmt::format("constexpr float kRescaleThreshold = {}.0f", schedule.lazy_rescale),
                     "weights stay below 2^this"});
@@ -216,6 +218,10 @@ Emission emission(const Problem& problem, const Schedule& schedule) {
   out.options["FW_HALF_TILES"] = schedule.half_tiles != 0;
   out.options["FW_WINDOW"] = problem.mask == Mask::Kind::window;
   out.options["FW_LONGEST_FIRST"] = schedule.longest_first != 0;
+  // Where some query tiles take longer than others.
+  out.options["FW_COUNTER"] = schedule.persistent != 0 && problem.mask != Mask::Kind::none;
+  out.options["FW_SWAP_ROWS"] =
+      problem.mask == Mask::Kind::causal && schedule.query_prefetch != 0 && schedule.tile_q == 128;
   out.plan = plan_for(problem, schedule);
   std::vector<Line>& printed = out.printed["constants.h"];
   append(printed, constants(problem, schedule));

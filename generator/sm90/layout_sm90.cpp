@@ -21,14 +21,15 @@ Slabs slabs(int head_dim) {
 // The compiler gives each thread an equal share at the start, a multiple of 8; what the roles take in
 // the end is at most that, or a consumer waits for ever.
 Registers registers(const Problem& problem, int consumers) {
+  // Walking through block lists takes a producer some more.
+  const bool blocks = problem.mask == Mask::Kind::blocks;
   switch (consumers) {
     case 1:
       return {40, 216};  // of two blocks on a multiprocessor
     case 2:
-      return {40, 232};
+      return blocks ? Registers{56, 224} : Registers{40, 232};
     default:
-      // Walking through block lists takes a producer some more.
-      return problem.mask == Mask::Kind::blocks ? Registers{56, 152} : Registers{32, 160};
+      return blocks ? Registers{56, 152} : Registers{32, 160};
   }
 }
 

@@ -26,7 +26,8 @@ constexpr double kLoadLatency = 1000;  // of a tile of keys; hidden by the stage
 // block of its own; and for each column of the output.
 constexpr double kPrefetched = 0, kPersistent = 1200, kOwnBlock = 2400, kOutputColumn = 25;
 constexpr double kBlocksBeside = 1.24;  // how much of that two blocks hide from each other
-constexpr double kUneven = 0.05;        // of blocks that take causal tiles as they come
+// What is lost while the last query tiles end, of all time: ordered by length, and as they come.
+constexpr double kOrderedEnd = 1.02, kPlainEnd = 1.04;
 
 // Cycles of one tile of keys of the blocks that share a multiprocessor, for one of them.
 double step_cycles(const Problem& problem, const Schedule& s) {
@@ -87,7 +88,7 @@ double model_time_us(const Problem& problem, const DeviceInfo& device, const Sha
     const double slots = static_cast<double>(device.sm_count) * s.blocks_per_sm;
     cycles *= std::ceil(heads * tiles / slots) / (heads * tiles / slots);
   } else if (s.persistent != 0) {
-    cycles *= s.longest_first != 0 ? 1.03 : 1 + std::min(0.8, kUneven * std::sqrt(tiles));
+    cycles *= s.longest_first != 0 ? kOrderedEnd : kPlainEnd;
   }
   const double clock = device.clock_ghz * kClockGhz / kFullClockGhz;
   return 3 + cycles / std::max(clock, 0.1) * 1e-3;

@@ -10,7 +10,7 @@ namespace flashwright::cuda {
 namespace {
 
 // Values of enums in cuda.h: CUtensorMapDataType, ...Swizzle and so on.
-constexpr int kInterleaveNone = 0, kPromoteTo256Bytes = 3, kFillWithZeros = 0;
+constexpr int kInterleaveNone = 0, kFillWithZeros = 0;
 
 int type_value(DType dtype) {
   switch (dtype) {
@@ -25,6 +25,17 @@ int type_value(DType dtype) {
 }
 
 int swizzle_value(int bytes) { return bytes == 128 ? 3 : bytes == 64 ? 2 : bytes == 32 ? 1 : 0; }
+
+// How much L2 fetches from memory at once: 64, 128 or 256 bytes, the most that no two rows share, as the
+// neighbour of a row may be one of another head that is needed much later; or 0, no more than asked for.
+int promotion_value(const TensorMapSpec& spec) {
+  const std::int64_t row = spec.shape[0] * info(spec.dtype).bytes;
+  if (spec.stride_bytes[0] == row) return 3;  // neighbours are of the same head
+  auto all = static_cast<std::uint64_t>(row) | reinterpret_cast<std::uintptr_t>(spec.base);
+  for (int i = 0; i + 1 < spec.rank; ++i)
+    all |= static_cast<std::uint64_t>(spec.stride_bytes[static_cast<std::size_t>(i)]);
+  return all % 256 == 0 ? 3 : all % 128 == 0 ? 2 : all % 64 == 0 ? 1 : 0;
+}
 
 }  // namespace
 
@@ -44,7 +55,7 @@ void encode_tensor_map(const Driver& driver, const TensorMapSpec& spec, void* ma
   const Result result = driver.TensorMapEncodeTiled(
       map, type_value(spec.dtype), static_cast<unsigned>(spec.rank), spec.base, shape.data(),
       strides.data(), box.data(), steps.data(), kInterleaveNone, swizzle_value(spec.swizzle),
-      kPromoteTo256Bytes, kFillWithZeros);
+      promotion_value(spec), kFillWithZeros);
   check(driver, result, "cuTensorMapEncodeTiled");
 }
 

@@ -8,6 +8,13 @@ __device__ __forceinline__ int warp_index() { return static_cast<int>(threadIdx.
 
 __device__ __forceinline__ i64 block_index() { return blockIdx.x; }
 
+// Number of the grid, another for each that was launched in this context.
+__device__ __forceinline__ u64 grid_index() {
+  u64 index;
+  asm volatile("mov.u64 %0, %%gridid;" : "=l"(index));
+  return index;
+}
+
 // Waits for all threads of the block; what they wrote to shared memory is then visible.
 __device__ __forceinline__ void synchronize_block() { __syncthreads(); }
 

@@ -51,3 +51,24 @@ template <typename Value>
 __device__ __forceinline__ void store_global(Value* pointer, Value value) {
   *pointer = value;
 }
+
+// Stores `value` where `expected` is. Returns what was there. What the thread reads and writes in
+// global memory before and behind it keeps that order.
+__device__ __forceinline__ u64 compare_and_swap(u64* address, u64 expected, u64 value) {
+  u64 old;
+  asm volatile("atom.global.acq_rel.gpu.cas.b64 %0, [%1], %2, %3;"
+               : "=l"(old)
+               : "l"(address), "l"(expected), "l"(value)
+               : "memory");
+  return old;
+}
+
+// Adds 1, or goes back to 0 from `last`. Returns what was there. Blocks may do it at the same time.
+__device__ __forceinline__ u32 increment_within(u32* address, u32 last) {
+  u32 old;
+  asm volatile("atom.global.relaxed.gpu.inc.u32 %0, [%1], %2;"
+               : "=r"(old)
+               : "l"(address), "r"(last)
+               : "memory");
+  return old;
+}

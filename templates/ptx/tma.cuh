@@ -48,8 +48,9 @@ __device__ __forceinline__ void load_box_to_blocks(u32 shared, const TensorMap& 
       : "memory");
 }
 
-// Starts to store a box; elements behind the ends of the tensor are left out, but none may be before
-// it: x, y, z and w are at least 0. Belongs to the open group of stores of this thread.
+// Starts to store a box. What lies behind the ends of the tensor is left out, if its rows are
+// multiples of 16 bytes; nothing may lie before it: x, y, z and w are at least 0. Belongs to the
+// open group of stores of this thread.
 __device__ __forceinline__ void store_box(const TensorMap& map, u32 shared, int x, int y, int z,
                                           int w) {
   asm volatile(

@@ -53,7 +53,7 @@ __device__ __forceinline__ bool consume_tile(Consumer& consumer, const Params& p
   consumer.pass_tiles(params, true);
 #endif
   write_output(out, rows, numerator(params), consumer.scale_log2, params, work, consumer.queries,
-               consumer.group);
+               consumer.row, consumer.group);
 #if FW_PERSISTENT
   consumer.leave_output(stage * kConsumers + consumer.group);
 #endif

@@ -10,6 +10,7 @@ __device__ __forceinline__ float numerator(const Params& params) { return 1.0f; 
 // Where a consumer is on its walk over the keys.
 struct Consumer {
   int group;                  // which of the consumers
+  int row;                    // the first of its rows in the query tile
   u32 queries, keys, values;  // tiles in shared memory
   Barriers barriers;
 #if FW_PERSISTENT
@@ -68,6 +69,7 @@ struct Consumer {
 #endif
     wait_barrier(barriers.queries_full + number * 8, walk.queries.parity);
     const QueryTile work = told_work(memory, walk.queries.stage);
+    row = row_of(walk.queries, group);
     walk.queries.advance();
     return work;
   }
@@ -75,13 +77,13 @@ struct Consumer {
   // Before the keys of a query tile.
   __device__ __forceinline__ void begin(const Params& params, const QueryTile& work, u32 memory,
                                         int stage) {
-    own_keys.start(params, work, group * 64, 64);
+    own_keys.start(params, work, row, 64);
 #if FW_BLOCKS
     tiles.done = !told_keys(memory, stage);
 #else
     tiles.start(params, work);
 #endif
-    first_row = work.row_begin + group * 64 + warp_index() % 4 * 16;
+    first_row = work.row_begin + row + warp_index() % 4 * 16;
 #if FW_ALIBI
     slope = find_slope(params, work, scale_log2);
 #endif

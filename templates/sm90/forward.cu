@@ -31,22 +31,16 @@
 // Brings what the query tiles of this block need: one thread, by TMA.
 __device__ __forceinline__ void produce_by_tma(const Params& params, u32 memory) {
   const Barriers barriers = find_barriers(memory);
+  prefetch_map(params.q_map);
+  prefetch_map(params.k_map);
+  prefetch_map(params.v_map);
   Walk walk = {};
-#if FW_PERSISTENT
+  Turn turn(params);
+  wait_for_previous_kernel();
 #pragma unroll 1
-  for (Turn turn(params); turn.exists;) {
-    const QueryTile work = turn.work;
-    KeyTiles tiles;
-    load_first(params, work, memory, barriers, walk, tiles);
-    turn.next(params);  // divisions, while the first keys are on their way
-    load_rest(params, work, memory, barriers, walk, tiles);
-  }
+  while (turn.exists) load_tiles(params, turn, memory, barriers, walk);
+#if FW_PERSISTENT
   tell_end(memory, barriers, walk.queries);
-#else
-  const QueryTile work = find_work(params);
-  KeyTiles tiles;
-  load_first(params, work, memory, barriers, walk, tiles);
-  load_rest(params, work, memory, barriers, walk, tiles);
 #endif
 }
 
@@ -54,13 +48,25 @@ __device__ __forceinline__ void produce_by_tma(const Params& params, u32 memory)
 __device__ __forceinline__ void produce_by_copies(const Params& params, u32 memory) {
   const Barriers barriers = find_barriers(memory);
   Walk walk = {};
+  Turn turn(params);
+  const bool first = thread_index() % 128 == 0;
+  wait_for_previous_kernel();
 #if FW_PERSISTENT
 #pragma unroll 1
-  for (Turn turn(params); turn.exists; turn.next(params))
-    copy_tiles(params, turn.work, memory, barriers, walk);
-  if (thread_index() % 128 == 0) tell_end(memory, barriers, walk.queries);
+  while (true) {
+    wait_for_places(barriers, walk.queries);
+    if (first)
+      tell_work(memory, walk.queries, turn.exists ? turn.work : QueryTile{kNoTile, 0, 0, 0});
+    synchronize_named<1, 128>();
+    const QueryTile work = told_work(memory, walk.queries.stage);
+    if (work.batch == kNoTile) break;
+    copy_tiles(params, work, memory, barriers, walk);
+    if (first) turn.next(params);
+  }
+  if (first) announce_work(barriers, walk.queries);
 #else
-  copy_tiles(params, find_work(params), memory, barriers, walk);
+  if (first) tell_work(memory, walk.queries, turn.work);
+  copy_tiles(params, turn.work, memory, barriers, walk);
 #endif
 }
 
@@ -83,14 +89,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   const u32 memory = swizzled_memory();
   if (thread_index() == 0) find_barriers(memory).make();
   synchronize_block();
-  start_next_kernel();  // it waits here, too
-  wait_for_previous_kernel();
+  start_next_kernel();  // it waits for this one, too
   const int group = static_cast<int>(shuffle(warp_index() / 4, 0));
   if (group == kConsumers) {
     give_registers<kProducerRegisters>();
     produce(params, memory);
   } else {
     take_registers<kConsumerRegisters>();
+    wait_for_previous_kernel();
     consume(params, memory, group);
   }
 }

@@ -64,6 +64,18 @@ __device__ __forceinline__ int queries_number(const RingPlace<kQueryStages>& at,
   return at.stage * kConsumers + group;
 }
 
+// The first of a consumer's rows in a query tile.
+#if FW_SWAP_ROWS
+// From tile to tile the two consumers change places: the upper rows see fewer keys.
+__device__ __forceinline__ int row_of(const RingPlace<kQueryStages>& at, int group) {
+  return (group ^ at.stage) * 64;
+}
+#else
+__device__ __forceinline__ int row_of(const RingPlace<kQueryStages>& at, int group) {
+  return group * 64;
+}
+#endif
+
 #if FW_BLOCKS
 // The producer walks through the lists of blocks and tells the consumers what each stage holds:
 // they have no registers to spare for a walk of their own.

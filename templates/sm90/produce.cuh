@@ -9,14 +9,20 @@ __device__ __forceinline__ void wait_for_places(const Barriers& barriers,
     wait_barrier(barriers.queries_empty + queries_number(at, group) * 8, at.parity ^ 1);
 }
 
+// What is told of a query tile is there for all consumers, without queries.
+__device__ __forceinline__ void announce_work(const Barriers& barriers,
+                                              const RingPlace<kQueryStages>& at) {
+#pragma unroll 1
+  for (int group = 0; group < kConsumers; ++group)
+    arrive(barriers.queries_full + queries_number(at, group) * 8);
+}
+
 // No query tile is left.
 __device__ __forceinline__ void tell_end(u32 memory, const Barriers& barriers,
                                          const RingPlace<kQueryStages>& at) {
   wait_for_places(barriers, at);
   tell_work(memory, at, {kNoTile, 0, 0, 0});
-#pragma unroll 1
-  for (int group = 0; group < kConsumers; ++group)
-    arrive(barriers.queries_full + queries_number(at, group) * 8);
+  announce_work(barriers, at);
 }
 #endif
 
@@ -29,16 +35,18 @@ __device__ __forceinline__ void load_queries(const Params& params, const QueryTi
     const u32 full = barriers.queries_full + number * 8;
     arrive_expecting(full, kQueriesBytes);
     load_boxes<64, kPaddedDim, kSwizzle>(memory + number * kOwnBytes, params.q_map, full,
-                                         work.row_begin + group * 64, work.head, work.batch);
+                                         work.row_begin + row_of(walk.queries, group), work.head,
+                                         work.batch);
   }
   walk.queries.advance();
 }
 
 // Starts the copy of the tile of keys at hand and of its values, once their stage is empty, and
-// goes on to the next.
+// goes on to the next. Behind the last keys it takes the next turn: that needs time, which the wait
+// for a place for their values hides.
 __device__ __forceinline__ void load_stage(const Params& params, const QueryTile& work, u32 memory,
                                            const Barriers& barriers, RingPlace<kStages>& at,
-                                           KeyTiles& tiles) {
+                                           KeyTiles& tiles, Turn& turn) {
   const int kv_head = work.head / params.group;
   const int first_key = tiles.first;
   const u32 keys_full = barriers.keys_full + at.stage * 8;
@@ -55,6 +63,7 @@ __device__ __forceinline__ void load_stage(const Params& params, const QueryTile
   load_boxes<kTileKv, kPaddedDim, kSwizzle>(memory + kKeysOffset + at.stage * kKeysStride,
                                             params.k_map, keys_full, first_key, kv_head,
                                             work.batch);
+  if (tiles.done) turn.next(params);
   const u32 values_full = barriers.values_full + at.stage * 8;
   wait_barrier(barriers.values_empty + at.stage * 8, at.parity ^ 1);
   arrive_expecting(values_full, kValuesBytes);
@@ -64,15 +73,18 @@ __device__ __forceinline__ void load_stage(const Params& params, const QueryTile
   at.advance();
 }
 
-// Loads the queries of a tile and the first of its keys.
-__device__ __forceinline__ void load_first(const Params& params, const QueryTile& work, u32 memory,
-                                           const Barriers& barriers, Walk& walk, KeyTiles& tiles) {
+// Loads the queries of the tile whose turn it is, its keys and its values.
+__device__ __forceinline__ void load_tiles(const Params& params, Turn& turn, u32 memory,
+                                           const Barriers& barriers, Walk& walk) {
+  const QueryTile work = turn.work;
+  KeyTiles tiles;
   tiles.start(params, work);
   const bool has_keys = !tiles.done;
+  if (!has_keys) turn.next(params);
 #if FW_PERSISTENT
   // With one place for queries, keys may come while the last output still leaves it.
   constexpr bool kKeysFirst = kQueryStages == 1;
-  if (kKeysFirst && has_keys) load_stage(params, work, memory, barriers, walk.at, tiles);
+  if (kKeysFirst && has_keys) load_stage(params, work, memory, barriers, walk.at, tiles, turn);
   wait_for_places(barriers, walk.queries);
 #endif
   tell_work(memory, walk.queries, work);
@@ -80,17 +92,7 @@ __device__ __forceinline__ void load_first(const Params& params, const QueryTile
   tell_keys(memory, walk.queries, has_keys);
 #endif
   load_queries(params, work, memory, barriers, walk);
-#if FW_PERSISTENT
-  if (!kKeysFirst && has_keys) load_stage(params, work, memory, barriers, walk.at, tiles);
-#else
-  if (has_keys) load_stage(params, work, memory, barriers, walk.at, tiles);
-#endif
-}
-
-// Loads the rest of its keys.
-__device__ __forceinline__ void load_rest(const Params& params, const QueryTile& work, u32 memory,
-                                          const Barriers& barriers, Walk& walk, KeyTiles& tiles) {
-  while (!tiles.done) load_stage(params, work, memory, barriers, walk.at, tiles);
+  while (!tiles.done) load_stage(params, work, memory, barriers, walk.at, tiles, turn);
 }
 
 // What all threads of the warpgroup have written is there.
@@ -100,7 +102,7 @@ __device__ __forceinline__ void announce(u32 barrier) {
   release(barrier);
 }
 
-// By all threads of the warpgroup.
+// By all threads of the warpgroup, once it is told which query tile it is.
 __device__ __forceinline__ void copy_tiles(const Params& params, const QueryTile& work, u32 memory,
                                            const Barriers& barriers, Walk& walk) {
   const int kv_head = work.head / params.group;
@@ -108,21 +110,15 @@ __device__ __forceinline__ void copy_tiles(const Params& params, const QueryTile
   tiles.start(params, work);
   const Element* q = params.q + work.batch * params.q_batch_stride +
                      work.head * params.q_head_stride + work.row_begin * params.q_row_stride;
-#if FW_PERSISTENT
-  wait_for_places(barriers, walk.queries);
-#endif
-  if (thread_index() % 128 == 0) {
-    tell_work(memory, walk.queries, work);
 #if FW_BLOCKS
-    tell_keys(memory, walk.queries, !tiles.done);
+  if (thread_index() % 128 == 0) tell_keys(memory, walk.queries, !tiles.done);
 #endif
-  }
 #pragma unroll 1
   for (int group = 0; group < kConsumers; ++group) {
     const int number = queries_number(walk.queries, group);
     copy_rows<64, kHeadDim, kPaddedDim, kSwizzle>(
-        memory + number * kOwnBytes, q + group * 64 * params.q_row_stride, params.q_row_stride,
-        work.row_end - work.row_begin - group * 64);
+        memory + number * kOwnBytes, q + row_of(walk.queries, group) * params.q_row_stride,
+        params.q_row_stride, work.row_end - work.row_begin - row_of(walk.queries, group));
     announce(barriers.queries_full + number * 8);
   }
   walk.queries.advance();

@@ -30,14 +30,11 @@ __device__ __forceinline__ QueryTile make_query_tile(const Params& params, u32 h
 }
 
 #if FW_LONGEST_FIRST
-// Heads whose keys and values stay in L2 side by side, query tiles of all of which are ordered by
-// length, the longest first. Two tiles of a head stay next to each other: their blocks share a path
-// to L2 and read the same keys.
+// Heads that blocks work on at the same time: all their query tiles, ordered by length, the longest
+// first. Two tiles of a head stay next to each other, as they read the same keys.
 struct Section {
   u32 first_head, heads;
   u32 tiles;  // of a head
-
-  __device__ __forceinline__ u32 count() const { return heads * tiles; }
 
   __device__ __forceinline__ QueryTile query_tile(const Params& params, u32 number) const {
     const u32 pair = number / (2 * heads);
@@ -48,83 +45,94 @@ struct Section {
   }
 };
 
-// How many heads a section has, the last one perhaps excepted.
-__device__ __forceinline__ u32 section_heads(const Params& params) {
-  constexpr u32 kKeys = kSectionBytes / ((kHeadDim + kHeadDimV) * kElementBytes);
+// As many heads as have kBytes of keys and values, at least one.
+template <u32 kBytes>
+__device__ __forceinline__ u32 heads_of(const Params& params) {
+  constexpr u32 kKeys = kBytes / ((kHeadDim + kHeadDimV) * kElementBytes);
   const u32 fitting = kKeys / (static_cast<u32>(params.seq_kv) + 1);  // of at least one key
-  const u32 all = static_cast<u32>(params.heads_q) * params.batch;
   const u32 heads = (fitting > 1 ? fitting : 1) * params.group;
+  const u32 all = static_cast<u32>(params.heads_q) * params.batch;
   return heads < all ? heads : all;
 }
 
-__device__ __forceinline__ Section make_section(const Params& params, u32 first_head, u32 heads) {
-  const u32 left = static_cast<u32>(params.heads_q) * params.batch - first_head;
-  return {first_head, heads < left ? heads : left, query_tiles_per_head(params)};
+// The query tile with a number. Sections are small, so that keys and values stay in L2, but for the
+// last: there the short tiles at its end fill what blocks have left.
+__device__ __forceinline__ QueryTile numbered_query_tile(const Params& params, u32 number) {
+  const u32 tiles = query_tiles_per_head(params);
+  const u32 all = static_cast<u32>(params.heads_q) * params.batch;
+  const u32 heads = heads_of<kSectionBytes>(params), last = heads_of<kLastSectionBytes>(params);
+  const u32 before = (all - last) / heads;  // sections before the last
+  const u32 at = number / (heads * tiles);
+  const bool is_last = at >= before;
+  const u32 first_head = (is_last ? before : at) * heads;
+  const Section section = {first_head, is_last ? all - first_head : heads, tiles};
+  return section.query_tile(params, number - first_head * tiles);
+}
+#else
+// The query tile with a number. Those of a head are next to each other, so that blocks which run at
+// the same time read the same keys. The last tile comes first: under a causal mask it is the
+// longest.
+__device__ __forceinline__ QueryTile numbered_query_tile(const Params& params, u32 number) {
+  const u32 tiles = query_tiles_per_head(params);
+  return make_query_tile(params, number / tiles, tiles - 1 - number % tiles);
 }
 #endif
 
-#if FW_PERSISTENT
-#if FW_LONGEST_FIRST
-// The query tiles that a block takes: section by section, and there one in each round. In every
-// second round the order of the blocks is reversed: who got a longer tile than others gets a
-// shorter one next. In each section another block is the first.
+#if FW_COUNTER
+// Numbers that the blocks of a grid take from each other.
+struct Counter {
+  u64 grid;   // whose it is: its number + 1; 0: nobody's
+  u32 taken;  // 0 again once the last number is taken
+};
+constexpr int kCounters = 64;  // each grid has its own, unless so many others run beside it
+__device__ Counter counters[kCounters];
+
+// The query tiles that a block takes: the first by its own number, then whatever is next when it is
+// done: so all blocks end at the same time, however long their tiles are.
 struct Turn {
-  static constexpr u32 kRotation = 38;  // even, for the pairs
-  u32 heads;                            // of a section
-  u32 place;                            // of this block
-  u32 round;                            // first number in the section
-  bool reversed;
+  u32 count;  // tiles of all heads
+  Counter* counter;
+  u32 number;
   bool exists;
-  Section section;
   QueryTile work;
 
   __device__ __forceinline__ explicit Turn(const Params& params) {
-    heads = section_heads(params);
-    place = static_cast<u32>(block_index());
-    round = 0;
-    reversed = false;
-    section = make_section(params, 0, heads);
+    count = query_tiles_per_head(params) * params.heads_q * params.batch;
+    counter = nullptr;
+    number = static_cast<u32>(block_index());
     find(params);
   }
 
+  // All blocks together take `count` numbers, those behind the last tile included.
   __device__ __forceinline__ void next(const Params& params) {
-    round += kPersistentBlocks;
-    reversed = !reversed;
+    const u64 grid = grid_index() + 1;
+    if (counter == nullptr) {
+      counter = counters + grid % kCounters;
+      u64 owner;
+      do {
+        owner = compare_and_swap(&counter->grid, 0, grid);
+      } while (owner != 0 && owner != grid);
+    }
+    const u32 taken = increment_within(&counter->taken, count - 1);
+    if (taken == count - 1) compare_and_swap(&counter->grid, grid, 0);
+    number = kPersistentBlocks + taken;
     find(params);
   }
 
-  // A round may end before it comes to this block.
   __device__ __forceinline__ void find(const Params& params) {
-    while (true) {
-      const u32 number = round + (reversed ? kPersistentBlocks - 1 - place : place);
-      exists = number < section.count();
-      if (exists) {
-        work = section.query_tile(params, number);
-        return;
-      }
-      round += kPersistentBlocks;
-      reversed = !reversed;
-      if (round < section.count()) continue;
-      const u32 first_head = section.first_head + section.heads;
-      if (first_head >= static_cast<u32>(params.heads_q) * params.batch) return;
-      section = make_section(params, first_head, heads);
-      place = (place + kRotation) % kPersistentBlocks;
-      round = 0;
-      reversed = false;
-    }
+    exists = number < count;
+    if (exists) work = numbered_query_tile(params, number);
   }
 };
-#else
-// The query tiles that a block takes. Those of a head are next to each other, so that blocks which
-// run at the same time read the same keys.
+#elif FW_PERSISTENT
+// The query tiles that a block takes, one in each round.
 struct Turn {
-  u32 number, tiles;
+  u32 number;
   bool exists;
   QueryTile work;
 
   __device__ __forceinline__ explicit Turn(const Params& params) {
     number = static_cast<u32>(block_index());
-    tiles = query_tiles_per_head(params);
     find(params);
   }
 
@@ -134,27 +142,21 @@ struct Turn {
   }
 
   __device__ __forceinline__ void find(const Params& params) {
-    exists = number < tiles * params.heads_q * params.batch;
-    if (exists) work = make_query_tile(params, number / tiles, tiles - 1 - number % tiles);
+    exists = number < query_tiles_per_head(params) * params.heads_q * params.batch;
+    if (exists) work = numbered_query_tile(params, number);
   }
 };
-#endif
-#elif FW_LONGEST_FIRST
-// The query tile of this block.
-__device__ __forceinline__ QueryTile find_work(const Params& params) {
-  const u32 number = static_cast<u32>(block_index());
-  const u32 heads = section_heads(params);
-  const u32 first_head = number / (heads * query_tiles_per_head(params)) * heads;
-  const Section section = make_section(params, first_head, heads);
-  return section.query_tile(params, number - first_head * section.tiles);
-}
 #else
-// The query tile of this block. Those of a head are next to each other, so that blocks which run at
-// the same time read the same keys. The last tile comes first: under a causal mask it is the
-// longest.
-__device__ __forceinline__ QueryTile find_work(const Params& params) {
-  const u32 number = static_cast<u32>(block_index());
-  const u32 tiles = query_tiles_per_head(params);
-  return make_query_tile(params, number / tiles, tiles - 1 - number % tiles);
-}
+// The query tile of this block, and no other.
+struct Turn {
+  bool exists;
+  QueryTile work;
+
+  __device__ __forceinline__ explicit Turn(const Params& params) {
+    exists = true;
+    work = numbered_query_tile(params, static_cast<u32>(block_index()));
+  }
+
+  __device__ __forceinline__ void next(const Params& params) { exists = false; }
+};
 #endif

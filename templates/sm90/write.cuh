@@ -19,13 +19,13 @@ __device__ __forceinline__ void lay_down(const float (&out)[kRowTiles][kDimTiles
 
 // One thread sends the rows by TMA. The copy runs until wait_for_output().
 __device__ __forceinline__ void send_rows(const Params& params, const QueryTile& work, u32 tile,
-                                          int group) {
+                                          int row) {
   if (thread_index() % 128 != 0) return;
   constexpr int kSlab = kSwizzleV / 2;
 #pragma unroll 1
   for (int column = 0; column < kPaddedDimV; column += kSlab)
-    store_box(params.o_map, tile + column / kSlab * 64 * kSwizzleV, column,
-              work.row_begin + group * 64, work.head, work.batch);
+    store_box(params.o_map, tile + column / kSlab * 64 * kSwizzleV, column, work.row_begin + row,
+              work.head, work.batch);
   commit_stores();
 }
 
@@ -37,8 +37,8 @@ __device__ __forceinline__ void wait_for_output() {
 // All threads copy the rows element by element: rows that start anywhere, or that end before the
 // tile does.
 __device__ __forceinline__ void copy_out(const Params& params, const QueryTile& work, u32 tile,
-                                         int group) {
-  const int first_row = work.row_begin + group * 64;
+                                         int own_row) {
+  const int first_row = work.row_begin + own_row;
   Element* target =
       params.o + work.batch * params.o_batch_stride + work.head * params.o_head_stride;
 #pragma unroll 1
@@ -55,9 +55,10 @@ __device__ __forceinline__ void copy_out(const Params& params, const QueryTile& 
 __device__ __forceinline__ void write_output(const float (&out)[kRowTiles][kDimTiles][4],
                                              const RowState (&rows)[kRowTiles][2], float numerator,
                                              float scale_log2, const Params& params,
-                                             const QueryTile& work, u32 tile, int group) {
+                                             const QueryTile& work, u32 tile, int own_row,
+                                             int group) {
   const int lane = lane_index();
-  const int first_row = work.row_begin + group * 64 + warp_index() % 4 * 16;
+  const int first_row = work.row_begin + own_row + warp_index() % 4 * 16;
   float factor[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -74,14 +75,14 @@ __device__ __forceinline__ void write_output(const float (&out)[kRowTiles][kDimT
   }
   lay_down(out, factor, tile);
   // TMA leaves out what lies behind the end of the tensor, but not what another block computes.
-  const bool whole = work.row_begin + group * 64 + 64 <= work.row_end;
+  const bool whole = work.row_begin + own_row + 64 <= work.row_end;
   const bool by_tma = params.aligned && (whole || work.row_end == params.seq_q);
   if (by_tma) fence_async_shared();
   synchronize_named(2 + group, 128);
   if (by_tma) {
-    send_rows(params, work, tile, group);
+    send_rows(params, work, tile, own_row);
   } else {
-    copy_out(params, work, tile, group);
+    copy_out(params, work, tile, own_row);
     fence_async_shared();  // the next to write there may be TMA
     synchronize_named(2 + group, 128);
   }

@@ -108,11 +108,38 @@ output_float(params, kThreads + me, load_shared_float(shared + 4 * (me ^ 31)));
   return c;
 }
 
+// The threads of two blocks each take three numbers of 0 to 99, that begin again behind the last, and
+// count how often each was taken. The grid's number is there until both blocks are done.
+Case counters() {
+  Case c = threads_case("counters", "grid_index compare_and_swap increment_within", R"(
+u64* const owner = reinterpret_cast<u64*>(params.out);
+u32* const words = reinterpret_cast<u32*>(params.out);
+const u64 grid = grid_index() + 1;
+const u64 found = compare_and_swap(owner, 0, grid);
+if (found != 0 && found != grid) increment_within(words + 3, 999);
+for (int i = 0; i < 3; ++i) increment_within(words + 4 + increment_within(words + 2, 99), 999);
+synchronize_block();
+if (thread_index() == 0 && increment_within(words + 104, 1) == 1) compare_and_swap(owner, grid, 0);
+)");
+  c.threads = 64;
+  c.blocks = 2;
+  c.reads_output = true;
+  c.output = bytes_of(Words(108, 0));
+  // 384 numbers: three of each, and some four times.
+  Words out(108, 0);
+  out[2] = 384 % 100;
+  for (std::size_t i = 0; i < 100; ++i) out[4 + i] = i < 384 % 100 ? 4 : 3;
+  c.input = untouched(16);
+  c.expected = bytes_of(out);
+  return c;
+}
+
 }  // namespace
 
 std::vector<Case> threads_cases() {
-  std::vector<Case> cases = {indices(), shuffles(), votes(), meetings()};
-  for (Case& c : cases) c.output = untouched(c.expected.size());
+  std::vector<Case> cases = {indices(), shuffles(), votes(), meetings(), counters()};
+  for (Case& c : cases)
+    if (c.output.empty()) c.output = untouched(c.expected.size());
   return cases;
 }
 

@@ -240,16 +240,16 @@ void for_stored(const TensorMapSpec& spec, const std::vector<Start>& starts, Vis
 std::vector<Start> apart(const TensorMapSpec& spec) {
   const int width = spec.box[0], unit = elements_in_16_bytes(spec.dtype);
   return {{unit, 0, 0, 0, 0},
-          {width - unit, 8, 2, 1, 0},
+          {2 * unit, 8, 2, 1, 0},
           {0, 0, 1, 0, 0},
           {width + 2 * unit, 0, 2, 0, 0},
           {0, 0, 0, 2, 0}};
 }
 
-// The tensor ends within 16 bytes.
+// Rows are whole times 16 bytes: a device stores what lies behind another end, up to the next 16.
 TensorMapSpec stored_spec(DType dtype, int swizzle, int row_bytes) {
-  const int width = row_bytes / info(dtype).bytes;
-  return spec_of(dtype, {width + 5, 10, 3, 2}, {width, 1024 / row_bytes, 1, 1}, swizzle);
+  const int width = row_bytes / info(dtype).bytes, unit = elements_in_16_bytes(dtype);
+  return spec_of(dtype, {width + unit, 10, 3, 2}, {width, 1024 / row_bytes, 1, 1}, swizzle);
 }
 
 Case store(DType dtype, int swizzle, int row_bytes) {

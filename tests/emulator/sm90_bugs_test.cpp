@@ -364,6 +364,17 @@ TEST_CASE("bugs of products and registers are named in every mode") {
   if (compiler_here("seeded bugs of sm_90a: products")) check_bugs(kProductBugs);
 }
 
+TEST_CASE("a tensor whose rows no box may be stored into is named") {
+  if (!compiler_here("stores into rows that are no multiples of 16 bytes")) return;
+  const Sm90Kernel& kernel = sm90_kernel("gemm_128");
+  const emulator::HostUnit unit(
+      emulator::translate_entry(text_of(kernel, body_of(kernel)), "kernel.cu", entry_of(kernel)));
+  const Sm90Problem problem = make_problem(kernel, {100, 203, 330, 1}, 3);
+  const emulator::RunReport report =
+      run(unit, problem, {emulator::Mode::early, true, test_seed(), 1'000'000, 1});
+  CHECK(contains(text_of(report), "stores a box into rows of 406 bytes; allowed: multiples of 16"));
+}
+
 TEST_CASE("bugs of copies, fences and clusters are named in every mode") {
   if (compiler_here("seeded bugs of sm_90a: copies")) check_bugs(kAsyncBugs);
 }

@@ -123,6 +123,12 @@ constexpr Bug kBugs[] = {
      "      arrive(output_sent);\n", Kind::race},
     {"a place for queries given back while output leaves it, with another one", &kPrefetched,
      kClear, "      arrive(output_sent);\n", Kind::race},
+    {"a counter that is never given back", &kPersistent,
+     "    if (taken == count - 1) compare_and_swap(&counter->grid, grid, 0);\n", "",
+     Kind::variable_not_reset},
+    {"a counter that goes on behind the last number", &kPersistent,
+     "increment_within(&counter->taken, count - 1)", "increment_within(&counter->taken, count)",
+     Kind::variable_not_reset},
     {"a tile told of once more behind its queries", &kPrefetched,
      "  tell_work(memory, walk.queries, work);\n"
      "  load_queries(params, work, memory, barriers, walk);\n",
@@ -132,13 +138,8 @@ constexpr Bug kBugs[] = {
      "  tell_work(memory, at, work);\n",
      Kind::race},
     {"an end told of behind its barrier", &kPersistent,
-     "  tell_work(memory, at, {kNoTile, 0, 0, 0});\n#pragma unroll 1\n"
-     "  for (int group = 0; group < kConsumers; ++group)\n"
-     "    arrive(barriers.queries_full + queries_number(at, group) * 8);\n",
-     "#pragma unroll 1\n  for (int group = 0; group < kConsumers; ++group)\n"
-     "    arrive(barriers.queries_full + queries_number(at, group) * 8);\n"
-     "  tell_work(memory, at, {kNoTile, 0, 0, 0});\n",
-     Kind::race},
+     "  tell_work(memory, at, {kNoTile, 0, 0, 0});\n  announce_work(barriers, at);\n",
+     "  announce_work(barriers, at);\n  tell_work(memory, at, {kNoTile, 0, 0, 0});\n", Kind::race},
 };
 
 }  // namespace

@@ -35,6 +35,10 @@ __device__ __forceinline__ u32 swizzled_memory() {
   return static_cast<u32>(__cvta_generic_to_shared(tiles));
 }
 
+__device__ __forceinline__ void prefetch_map(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
 // Starts to load the box that begins at element (x, y, z, w), x along the row. What lies outside of
 // the tensor becomes 0 and counts all the same: `barrier` gets the bytes of the whole box. For this
 // and all other boxes x is a multiple of 16 bytes, even outside: else the instruction is illegal.
@@ -47,8 +51,9 @@ __device__ __forceinline__ void load_box(u32 shared, const TensorMap& map, u32 b
       : "memory");
 }
 
-// Starts to store a box; elements behind the ends of the tensor are left out, but none may be before
-// it: x, y, z and w are at least 0. Belongs to the open group of stores of this thread.
+// Starts to store a box. What lies behind the ends of the tensor is left out, if its rows are
+// multiples of 16 bytes; nothing may lie before it: x, y, z and w are at least 0. Belongs to the
+// open group of stores of this thread.
 __device__ __forceinline__ void store_box(const TensorMap& map, u32 shared, int x, int y, int z,
                                           int w) {
   asm volatile(
@@ -539,14 +544,26 @@ __device__ __forceinline__ QueryTile make_query_tile(const Params& params, u32 h
   return work;
 }
 
-// The query tile of this block. Those of a head are next to each other, so that blocks which run at
+// The query tile with a number. Those of a head are next to each other, so that blocks which run at
 // the same time read the same keys. The last tile comes first: under a causal mask it is the
 // longest.
-__device__ __forceinline__ QueryTile find_work(const Params& params) {
-  const u32 number = static_cast<u32>(block_index());
+__device__ __forceinline__ QueryTile numbered_query_tile(const Params& params, u32 number) {
   const u32 tiles = query_tiles_per_head(params);
   return make_query_tile(params, number / tiles, tiles - 1 - number % tiles);
 }
+
+// The query tile of this block, and no other.
+struct Turn {
+  bool exists;
+  QueryTile work;
+
+  __device__ __forceinline__ explicit Turn(const Params& params) {
+    exists = true;
+    work = numbered_query_tile(params, static_cast<u32>(block_index()));
+  }
+
+  __device__ __forceinline__ void next(const Params& params) { exists = false; }
+};
 
 // Walks over the key tiles of one query tile, from the last visible one to the first: the tiles
 // that cross the edge of the mask come first.
@@ -788,6 +805,11 @@ __device__ __forceinline__ int queries_number(const RingPlace<kQueryStages>& at,
   return at.stage * kConsumers + group;
 }
 
+// The first of a consumer's rows in a query tile.
+__device__ __forceinline__ int row_of(const RingPlace<kQueryStages>& at, int group) {
+  return group * 64;
+}
+
 // The producer finds out which query tile comes next and tells the consumers beside its queries:
 // that takes divisions, each of them a long chain of instructions.
 __device__ __forceinline__ void tell_work(u32 memory, const RingPlace<kQueryStages>& at,
@@ -857,16 +879,18 @@ __device__ __forceinline__ void load_queries(const Params& params, const QueryTi
     const u32 full = barriers.queries_full + number * 8;
     arrive_expecting(full, kQueriesBytes);
     load_boxes<64, kPaddedDim, kSwizzle>(memory + number * kOwnBytes, params.q_map, full,
-                                         work.row_begin + group * 64, work.head, work.batch);
+                                         work.row_begin + row_of(walk.queries, group), work.head,
+                                         work.batch);
   }
   walk.queries.advance();
 }
 
 // Starts the copy of the tile of keys at hand and of its values, once their stage is empty, and
-// goes on to the next.
+// goes on to the next. Behind the last keys it takes the next turn: that needs time, which the wait
+// for a place for their values hides.
 __device__ __forceinline__ void load_stage(const Params& params, const QueryTile& work, u32 memory,
                                            const Barriers& barriers, RingPlace<kStages>& at,
-                                           KeyTiles& tiles) {
+                                           KeyTiles& tiles, Turn& turn) {
   const int kv_head = work.head / params.group;
   const int first_key = tiles.first;
   const u32 keys_full = barriers.keys_full + at.stage * 8;
@@ -876,6 +900,7 @@ __device__ __forceinline__ void load_stage(const Params& params, const QueryTile
   load_boxes<kTileKv, kPaddedDim, kSwizzle>(memory + kKeysOffset + at.stage * kKeysStride,
                                             params.k_map, keys_full, first_key, kv_head,
                                             work.batch);
+  if (tiles.done) turn.next(params);
   const u32 values_full = barriers.values_full + at.stage * 8;
   wait_barrier(barriers.values_empty + at.stage * 8, at.parity ^ 1);
   arrive_expecting(values_full, kValuesBytes);
@@ -885,20 +910,17 @@ __device__ __forceinline__ void load_stage(const Params& params, const QueryTile
   at.advance();
 }
 
-// Loads the queries of a tile and the first of its keys.
-__device__ __forceinline__ void load_first(const Params& params, const QueryTile& work, u32 memory,
-                                           const Barriers& barriers, Walk& walk, KeyTiles& tiles) {
+// Loads the queries of the tile whose turn it is, its keys and its values.
+__device__ __forceinline__ void load_tiles(const Params& params, Turn& turn, u32 memory,
+                                           const Barriers& barriers, Walk& walk) {
+  const QueryTile work = turn.work;
+  KeyTiles tiles;
   tiles.start(params, work);
   const bool has_keys = !tiles.done;
+  if (!has_keys) turn.next(params);
   tell_work(memory, walk.queries, work);
   load_queries(params, work, memory, barriers, walk);
-  if (has_keys) load_stage(params, work, memory, barriers, walk.at, tiles);
-}
-
-// Loads the rest of its keys.
-__device__ __forceinline__ void load_rest(const Params& params, const QueryTile& work, u32 memory,
-                                          const Barriers& barriers, Walk& walk, KeyTiles& tiles) {
-  while (!tiles.done) load_stage(params, work, memory, barriers, walk.at, tiles);
+  while (!tiles.done) load_stage(params, work, memory, barriers, walk.at, tiles, turn);
 }
 
 // What all threads of the warpgroup have written is there.
@@ -908,7 +930,7 @@ __device__ __forceinline__ void announce(u32 barrier) {
   release(barrier);
 }
 
-// By all threads of the warpgroup.
+// By all threads of the warpgroup, once it is told which query tile it is.
 __device__ __forceinline__ void copy_tiles(const Params& params, const QueryTile& work, u32 memory,
                                            const Barriers& barriers, Walk& walk) {
   const int kv_head = work.head / params.group;
@@ -916,15 +938,12 @@ __device__ __forceinline__ void copy_tiles(const Params& params, const QueryTile
   tiles.start(params, work);
   const Element* q = params.q + work.batch * params.q_batch_stride +
                      work.head * params.q_head_stride + work.row_begin * params.q_row_stride;
-  if (thread_index() % 128 == 0) {
-    tell_work(memory, walk.queries, work);
-  }
 #pragma unroll 1
   for (int group = 0; group < kConsumers; ++group) {
     const int number = queries_number(walk.queries, group);
     copy_rows<64, kHeadDim, kPaddedDim, kSwizzle>(
-        memory + number * kOwnBytes, q + group * 64 * params.q_row_stride, params.q_row_stride,
-        work.row_end - work.row_begin - group * 64);
+        memory + number * kOwnBytes, q + row_of(walk.queries, group) * params.q_row_stride,
+        params.q_row_stride, work.row_end - work.row_begin - row_of(walk.queries, group));
     announce(barriers.queries_full + number * 8);
   }
   walk.queries.advance();
@@ -1034,13 +1053,13 @@ __device__ __forceinline__ void lay_down(const float (&out)[kRowTiles][kDimTiles
 
 // One thread sends the rows by TMA. The copy runs until wait_for_output().
 __device__ __forceinline__ void send_rows(const Params& params, const QueryTile& work, u32 tile,
-                                          int group) {
+                                          int row) {
   if (thread_index() % 128 != 0) return;
   constexpr int kSlab = kSwizzleV / 2;
 #pragma unroll 1
   for (int column = 0; column < kPaddedDimV; column += kSlab)
-    store_box(params.o_map, tile + column / kSlab * 64 * kSwizzleV, column,
-              work.row_begin + group * 64, work.head, work.batch);
+    store_box(params.o_map, tile + column / kSlab * 64 * kSwizzleV, column, work.row_begin + row,
+              work.head, work.batch);
   commit_stores();
 }
 
@@ -1052,8 +1071,8 @@ __device__ __forceinline__ void wait_for_output() {
 // All threads copy the rows element by element: rows that start anywhere, or that end before the
 // tile does.
 __device__ __forceinline__ void copy_out(const Params& params, const QueryTile& work, u32 tile,
-                                         int group) {
-  const int first_row = work.row_begin + group * 64;
+                                         int own_row) {
+  const int first_row = work.row_begin + own_row;
   Element* target =
       params.o + work.batch * params.o_batch_stride + work.head * params.o_head_stride;
 #pragma unroll 1
@@ -1070,9 +1089,10 @@ __device__ __forceinline__ void copy_out(const Params& params, const QueryTile& 
 __device__ __forceinline__ void write_output(const float (&out)[kRowTiles][kDimTiles][4],
                                              const RowState (&rows)[kRowTiles][2], float numerator,
                                              float scale_log2, const Params& params,
-                                             const QueryTile& work, u32 tile, int group) {
+                                             const QueryTile& work, u32 tile, int own_row,
+                                             int group) {
   const int lane = lane_index();
-  const int first_row = work.row_begin + group * 64 + warp_index() % 4 * 16;
+  const int first_row = work.row_begin + own_row + warp_index() % 4 * 16;
   float factor[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -1089,14 +1109,14 @@ __device__ __forceinline__ void write_output(const float (&out)[kRowTiles][kDimT
   }
   lay_down(out, factor, tile);
   // TMA leaves out what lies behind the end of the tensor, but not what another block computes.
-  const bool whole = work.row_begin + group * 64 + 64 <= work.row_end;
+  const bool whole = work.row_begin + own_row + 64 <= work.row_end;
   const bool by_tma = params.aligned && (whole || work.row_end == params.seq_q);
   if (by_tma) fence_async_shared();
   synchronize_named(2 + group, 128);
   if (by_tma) {
-    send_rows(params, work, tile, group);
+    send_rows(params, work, tile, own_row);
   } else {
-    copy_out(params, work, tile, group);
+    copy_out(params, work, tile, own_row);
     fence_async_shared();  // the next to write there may be TMA
     synchronize_named(2 + group, 128);
   }
@@ -1107,6 +1127,7 @@ __device__ __forceinline__ float numerator(const Params& params) { return 1.0f; 
 // Where a consumer is on its walk over the keys.
 struct Consumer {
   int group;                  // which of the consumers
+  int row;                    // the first of its rows in the query tile
   u32 queries, keys, values;  // tiles in shared memory
   Barriers barriers;
   WarpKeys own_keys;
@@ -1133,6 +1154,7 @@ struct Consumer {
     queries = memory + number * kOwnBytes;
     wait_barrier(barriers.queries_full + number * 8, walk.queries.parity);
     const QueryTile work = told_work(memory, walk.queries.stage);
+    row = row_of(walk.queries, group);
     walk.queries.advance();
     return work;
   }
@@ -1140,9 +1162,9 @@ struct Consumer {
   // Before the keys of a query tile.
   __device__ __forceinline__ void begin(const Params& params, const QueryTile& work, u32 memory,
                                         int stage) {
-    own_keys.start(params, work, group * 64, 64);
+    own_keys.start(params, work, row, 64);
     tiles.start(params, work);
-    first_row = work.row_begin + group * 64 + warp_index() % 4 * 16;
+    first_row = work.row_begin + row + warp_index() % 4 * 16;
   }
 
   // Whether some of its rows see the tile at hand.
@@ -1263,7 +1285,7 @@ __device__ __forceinline__ bool consume_tile(Consumer& consumer, const Params& p
   }
   consumer.pass_tiles(params, true);
   write_output(out, rows, numerator(params), consumer.scale_log2, params, work, consumer.queries,
-               consumer.group);
+               consumer.row, consumer.group);
   return true;
 }
 
@@ -1278,18 +1300,25 @@ __device__ __forceinline__ void consume(const Params& params, u32 memory, int gr
 // Brings what the query tiles of this block need: one thread, by TMA.
 __device__ __forceinline__ void produce_by_tma(const Params& params, u32 memory) {
   const Barriers barriers = find_barriers(memory);
+  prefetch_map(params.q_map);
+  prefetch_map(params.k_map);
+  prefetch_map(params.v_map);
   Walk walk = {};
-  const QueryTile work = find_work(params);
-  KeyTiles tiles;
-  load_first(params, work, memory, barriers, walk, tiles);
-  load_rest(params, work, memory, barriers, walk, tiles);
+  Turn turn(params);
+  wait_for_previous_kernel();
+#pragma unroll 1
+  while (turn.exists) load_tiles(params, turn, memory, barriers, walk);
 }
 
 // The same by all threads of the warpgroup, for rows that start anywhere.
 __device__ __forceinline__ void produce_by_copies(const Params& params, u32 memory) {
   const Barriers barriers = find_barriers(memory);
   Walk walk = {};
-  copy_tiles(params, find_work(params), memory, barriers, walk);
+  Turn turn(params);
+  const bool first = thread_index() % 128 == 0;
+  wait_for_previous_kernel();
+  if (first) tell_work(memory, walk.queries, turn.work);
+  copy_tiles(params, turn.work, memory, barriers, walk);
 }
 
 // The producer warpgroup. It gives most of its registers to the consumers.
@@ -1307,14 +1336,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   const u32 memory = swizzled_memory();
   if (thread_index() == 0) find_barriers(memory).make();
   synchronize_block();
-  start_next_kernel();  // it waits here, too
-  wait_for_previous_kernel();
+  start_next_kernel();  // it waits for this one, too
   const int group = static_cast<int>(shuffle(warp_index() / 4, 0));
   if (group == kConsumers) {
     give_registers<kProducerRegisters>();
     produce(params, memory);
   } else {
     take_registers<kConsumerRegisters>();
+    wait_for_previous_kernel();
     consume(params, memory, group);
   }
 }

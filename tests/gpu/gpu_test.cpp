@@ -3,9 +3,11 @@
 // for compute-sanitizer. FW_GPU_PROGRESS=1 names each random problem before its launch.
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <limits>
 #include <map>
 #include <random>
+#include <thread>
 
 #include "runtime/cuda/cuda_backend.hpp"
 #include "tests/gpu/device_problem.hpp"
@@ -240,6 +242,44 @@ TEST_CASE("the same launch gives the same bits") {
     call.fetch();
     if (run == 0) first = host.o.elements();
     CHECK(host.o.elements() == first);
+  }
+}
+
+TEST_CASE("launches of one kernel in several streams at once") {
+  if (!ready("launches of one kernel in several streams at once")) return;
+  constexpr std::size_t kStreams = 4;
+  // Every host thread has a stream of its own behind this handle (CU_STREAM_PER_THREAD).
+  void* const own_stream = reinterpret_cast<void*>(std::uintptr_t{2});
+  Config config;
+  config.mask = Mask::causal();
+  std::deque<HostProblem> hosts;
+  for (std::size_t i = 0; i < kStreams; ++i)  // some with fewer query tiles than blocks
+    hosts.emplace_back(config, Shape{1, i % 2 == 0 ? 3 : 43, 1, 700, 700}, Layout::rows_of_heads,
+                       i);
+  const KernelSpec spec = default_spec(config, {1, 43, 1, 700, 700});
+  std::deque<DeviceCall> calls;
+  for (HostProblem& host : hosts) calls.emplace_back(host);
+  std::vector<std::vector<unsigned char>> expected;
+  for (std::size_t i = 0; i < kStreams; ++i) {
+    launch(spec, config, calls[i].arguments());
+    calls[i].fetch();
+    expected.push_back(hosts[i].o.elements());
+    CHECK(hosts[i].fault(spec.problem, 20) == "");
+    hosts[i].poison_outputs();
+    calls[i].upload();
+  }
+  const auto kernel = kernel_for(spec);
+  const auto run = [&](std::size_t i) {
+    const ResolvedArguments resolved = resolve(config, spec.problem, calls[i].arguments());
+    for (int n = 0; n < (small() ? 5 : 200); ++n) kernel->launch(resolved, nullptr, own_stream);
+    cuda_backend().synchronize(gpu()->index, own_stream);
+  };
+  std::vector<std::jthread> threads;
+  for (std::size_t i = 0; i < kStreams; ++i) threads.emplace_back(run, i);
+  threads.clear();
+  for (std::size_t i = 0; i < kStreams; ++i) {
+    calls[i].fetch();
+    CHECK(hosts[i].o.elements() == expected[i]);
   }
 }
 

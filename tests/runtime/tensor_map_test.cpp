@@ -46,9 +46,29 @@ TEST_CASE("a spec reaches the driver value by value") {
   CHECK(asked.box == std::vector<unsigned>{64, 8, 1});
   CHECK(asked.steps == std::vector<unsigned>{1, 1, 1});
   CHECK(asked.interleave == 0);
-  CHECK(asked.promotion == 3);
+  CHECK(asked.promotion == 0);
   CHECK(asked.fill == 0);
   CHECK(map.bytes[127] == 0x5a);
+}
+
+TEST_CASE("no more is fetched at once than rows have for themselves") {
+  FakeDriver& fake = fresh_driver();
+  Map map{};
+  const auto promotion = [&](int row, std::int64_t stride, std::int64_t head, std::uintptr_t base) {
+    TensorMapSpec spec = some_spec();
+    spec.shape[0] = row;
+    spec.stride_bytes = {stride, head};
+    spec.base = reinterpret_cast<void*>(base);
+    cuda::encode_tensor_map(fake_driver_table(), spec, &map);
+    return fake.maps.back().promotion;
+  };
+  // Elements of a row, then bytes.
+  CHECK(promotion(128, 4096, 256, 0x7000) == 3);
+  CHECK(promotion(64, 4096, 128, 0x7000) == 2);
+  CHECK(promotion(64, 4096, 128, 0x7040) == 1);
+  CHECK(promotion(96, 6144, 192, 0x7000) == 1);
+  CHECK(promotion(72, 4608, 144, 0x7000) == 0);
+  CHECK(promotion(64, 128, 1280, 0x7010) == 3);
 }
 
 TEST_CASE("types and swizzles have the numbers of cuda.h") {
