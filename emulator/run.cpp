@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <mutex>
 #include <thread>
 
@@ -88,11 +89,15 @@ void run_step(const HostUnit& unit, const LaunchStep& step, std::int64_t blocks,
                             step.entry, blocks, cluster, kMaxCluster));
   const BlockShape shape{step.threads, step.smem_bytes, cluster,
                          first_registers(step.threads, unit.blocks_per_sm(step.entry))};
+  // Where blocks take work from a counter, those that run first may do the work of all.
+  const std::int64_t share = unit.translation().variables.empty() ? 1 : blocks / cluster;
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t steps = options.max_steps > kMost / share ? kMost : options.max_steps * share;
   std::atomic<std::int64_t> next{0};
   std::mutex mutex;
   const auto work = [&] {
     Machine machine(unit.translation(), memory, shape,
-                    {options.mode, options.races, options.seed, options.max_steps});
+                    {options.mode, options.races, options.seed, steps});
     for (std::int64_t i = next++; i < blocks / cluster; i = next++)
       machine.run_cluster(entry, params, i * cluster);
     const std::scoped_lock lock(mutex);

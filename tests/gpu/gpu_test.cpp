@@ -251,6 +251,7 @@ TEST_CASE("launches of one kernel in several streams at once") {
   // Every host thread has a stream of its own behind this handle (CU_STREAM_PER_THREAD).
   void* const own_stream = reinterpret_cast<void*>(std::uintptr_t{2});
   Config config;
+  config.head_dim = 64;
   config.mask = Mask::causal();
   std::deque<HostProblem> hosts;
   for (std::size_t i = 0; i < kStreams; ++i)  // some with fewer query tiles than blocks
