@@ -23,6 +23,7 @@ const std::vector<Knob>& knobs() {
       {"mk", &Schedule::key_block, "key_block"},
       {"md", &Schedule::dim_block, "dim_block"},
       {"u", &Schedule::unroll, "unroll"},
+      {"tk", &Schedule::tasks, "tasks"},
   };
   return table;
 }

@@ -100,7 +100,8 @@ Workload::Workload(const Problem& problem, const Shape& shape, Backend& backend,
   lse.ndim = 3;
   h.lse = lse;
   h.seed = seed;
-  if (problem.mask == Mask::Kind::blocks) make_blocks(seed);
+  if (problem.mask == Mask::Kind::blocks)
+    make_blocks(seed, problem.direction == Direction::backward);
   if (problem.alibi) make_slopes();
   device_arguments_ = h;
   const auto on_device = [&](TensorView& view, const Buffer& buffer) {
@@ -127,6 +128,12 @@ Workload::Workload(const Problem& problem, const Shape& shape, Backend& backend,
   lists.partial_offsets = static_cast<const std::int32_t*>(copy(mask_.partial_offsets));
   lists.partial_columns = static_cast<const std::int32_t*>(copy(mask_.partial_columns));
   lists.partial_bits = static_cast<const std::uint32_t*>(copy(mask_.partial_bits));
+  if (problem.direction == Direction::forward) return;
+  lists.full_query_offsets = static_cast<const std::int32_t*>(copy(mask_.full_query_offsets));
+  lists.full_query_rows = static_cast<const std::int32_t*>(copy(mask_.full_query_rows));
+  lists.partial_query_offsets = static_cast<const std::int32_t*>(copy(mask_.partial_query_offsets));
+  lists.partial_query_rows = static_cast<const std::int32_t*>(copy(mask_.partial_query_rows));
+  lists.partial_query_places = static_cast<const std::int32_t*>(copy(mask_.partial_query_places));
 }
 
 TensorView Workload::make(Buffer& buffer, DType dtype, std::array<std::int64_t, 4> extents,
@@ -155,7 +162,7 @@ void Workload::make_slopes() {
   host_arguments_.alibi_slopes = slopes;
 }
 
-void Workload::make_blocks(std::uint64_t seed) {
+void Workload::make_blocks(std::uint64_t seed, bool by_keys) {
   constexpr std::int64_t kBlock = 128;
   BlockLists& l = mask_.lists;
   l.seq_q = shape_.seq_q;
@@ -176,7 +183,8 @@ void Workload::make_blocks(std::uint64_t seed) {
   l.partial_offsets = mask_.partial_offsets.data();
   l.partial_columns = mask_.partial_columns.data();
   l.partial_bits = mask_.partial_bits.data();
-  host_arguments_.blocks = l;
+  if (by_keys) mask_ = transposed_lists(l);
+  host_arguments_.blocks = mask_.lists;
 }
 
 void Workload::poison_outputs() {

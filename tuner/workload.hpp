@@ -61,7 +61,7 @@ class Workload {
   };
   TensorView make(Buffer& buffer, DType dtype, std::array<std::int64_t, 4> extents,
                   std::uint64_t seed, bool random);
-  void make_blocks(std::uint64_t seed);
+  void make_blocks(std::uint64_t seed, bool by_keys);
   void make_slopes();
 
   Shape shape_;

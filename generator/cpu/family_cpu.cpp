@@ -130,6 +130,8 @@ class CpuFamily : public Family {
       reasons.push_back(fmt::format("target {} is no CPU", to_string(problem.target)));
       return reasons;
     }
+    if (problem.direction == Direction::backward)
+      reasons.push_back("direction is backward; this family has no backward pass yet");
     if (problem.algorithm == Algorithm::unfused) {
       if (info(problem.mask).lists)
         reasons.push_back(
