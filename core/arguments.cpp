@@ -312,11 +312,14 @@ void set_tensors(ParamValues& values, const Arguments& args) {
   values.set_int(Param::lse_head_stride, args.lse->stride[1]);
 }
 
+// Whether a gradient is wanted and has elements.
+bool wanted(const std::optional<TensorView>& tensor) { return tensor && has_elements(*tensor); }
+
 void set_gradients(ParamValues& values, const Arguments& args) {
   values.at(Param::o_given) = values.at(Param::o);
   values.at(Param::lse_given) = values.at(Param::lse);
   const auto set = [&](Param base, const std::optional<TensorView>& tensor) {
-    if (!tensor) return;
+    if (!wanted(tensor)) return;  // null: kernels leave it out
     values.set_pointer(base, tensor->data);
     set_strides(values, static_cast<Param>(static_cast<int>(base) + 1), *tensor);
   };
@@ -329,9 +332,6 @@ void set_gradients(ParamValues& values, const Arguments& args) {
   values.set_int(Param::d_lse_batch_stride, args.d_lse->stride[0]);
   values.set_int(Param::d_lse_head_stride, args.d_lse->stride[1]);
 }
-
-// Whether a gradient is wanted and has elements.
-bool wanted(const std::optional<TensorView>& tensor) { return tensor && has_elements(*tensor); }
 
 void set_shape(ParamValues& values, const Shape& shape) {
   values.set_int(Param::batch, shape.batch);
