@@ -7,6 +7,7 @@
 
 #include "core/error.hpp"
 #include "core/mask.hpp"
+#include "generator/cpu/backward_ir.hpp"
 #include "generator/cpu/forward_ir.hpp"
 
 namespace flashwright {
@@ -37,6 +38,12 @@ std::int64_t rows_of(const Problem& problem, const Shape& shape) {
   return std::max<std::int64_t>(1, group) * shape.seq_q;
 }
 
+// A register tile cuts the keys of a tile into whole blocks.
+void fit_key_block(Schedule& schedule) {
+  constexpr int kAlwaysDivides = 4;
+  if (schedule.tile_kv % schedule.key_block != 0) schedule.key_block = kAlwaysDivides;
+}
+
 Schedule schedule_of(const Problem& problem, const RegisterTile& tile) {
   Schedule schedule;
   schedule.tile_q = tile.query_vectors * arch_info(problem.target).vector_bytes / 4;
@@ -44,20 +51,20 @@ Schedule schedule_of(const Problem& problem, const RegisterTile& tile) {
   schedule.key_block = tile.key_block;
   schedule.dim_block = tile.dim_block;
   schedule.unroll = tile.unroll;
+  if (problem.direction == Direction::backward) {
+    constexpr int kTasks = 32, kKeys = 64;
+    schedule.tasks = kTasks;
+    schedule.tile_kv = std::min(schedule.tile_kv, kKeys);
+    fit_key_block(schedule);
+  }
   return schedule;
 }
 
 bool is_cpu_knob(const Knob& knob) {
   for (int Schedule::*const value : {&Schedule::tile_q, &Schedule::tile_kv, &Schedule::key_block,
-                                     &Schedule::dim_block, &Schedule::unroll})
+                                     &Schedule::dim_block, &Schedule::unroll, &Schedule::tasks})
     if (knob.value == value) return true;
   return false;
-}
-
-// A register tile cuts the keys of a tile into whole blocks.
-void fit_key_block(Schedule& schedule) {
-  constexpr int kAlwaysDivides = 4;
-  if (schedule.tile_kv % schedule.key_block != 0) schedule.key_block = kAlwaysDivides;
 }
 
 // Fills in the knobs that a pinned schedule leaves open.
@@ -86,6 +93,7 @@ std::string knob_fault(const Problem& problem, const Schedule& s) {
     if (s.*knob.value != 0 && !is_cpu_knob(knob))
       return wrong_knob(knob.name, s.*knob.value, "0, as it is a knob of GPU kernels");
   constexpr int kMostVectors = 8, kMostKeys = 1024, kMostRows = 16, kMostTurns = 8, kKeyUnit = 32;
+  constexpr int kMostTasks = 1024;
   if (s.tile_q % lanes != 0 || s.tile_q < lanes || s.tile_q > kMostVectors * lanes)
     return wrong_knob("tile_q", s.tile_q,
                       fmt::format("multiples of {} up to {}", lanes, kMostVectors * lanes));
@@ -95,6 +103,13 @@ std::string knob_fault(const Problem& problem, const Schedule& s) {
   if (s.key_block < 1 || s.key_block > kMostRows || s.tile_kv % s.key_block != 0)
     return wrong_knob("key_block", s.key_block,
                       fmt::format("divisors of tile_kv = {} up to {}", s.tile_kv, kMostRows));
+  const bool backward = problem.direction == Direction::backward;
+  if (!backward && s.tasks != 0)
+    return wrong_knob("tasks", s.tasks, "0, as it is a knob of the backward pass");
+  if (backward && (s.tasks < 1 || s.tasks > kMostTasks))
+    return wrong_knob("tasks", s.tasks, fmt::format("1..{}", kMostTasks));
+  if (backward && (s.dim_block < 1 || 8 % s.dim_block != 0))
+    return wrong_knob("dim_block", s.dim_block, "1, 2, 4, 8");
   const Tiling tiling(problem, s);
   if (s.dim_block < 1 || s.dim_block > kMostRows || tiling.panel % s.dim_block != 0)
     return wrong_knob("dim_block", s.dim_block, fmt::format("divisors of {}", tiling.panel));
@@ -130,12 +145,12 @@ class CpuFamily : public Family {
       reasons.push_back(fmt::format("target {} is no CPU", to_string(problem.target)));
       return reasons;
     }
-    if (problem.direction == Direction::backward)
-      reasons.push_back("direction is backward; this family has no backward pass yet");
     if (problem.algorithm == Algorithm::unfused) {
       if (info(problem.mask).lists)
         reasons.push_back(
             "the unfused computation knows no block lists; allowed masks: none, causal, window");
+      if (problem.direction == Direction::backward)
+        reasons.push_back("the unfused computation knows no backward pass");
       if (problem.dropout) reasons.push_back("the unfused computation knows no dropout");
       if (problem.softcap || problem.alibi)
         reasons.push_back("the unfused computation knows neither softcap nor alibi");
@@ -204,6 +219,7 @@ class CpuFamily : public Family {
     const std::string fault = knob_fault(problem, schedule);
     if (!fault.empty())
       throw Error(Status::bad_argument, fmt::format("schedule {}: {}", to_string(schedule), fault));
+    if (problem.direction == Direction::backward) return emit_backward(problem, schedule);
     return problem.algorithm == Algorithm::unfused ? emit_unfused(problem, schedule)
                                                    : emit_tiled(problem, schedule);
   }
