@@ -33,8 +33,9 @@ void store_dq(Kernel& k);
 // Copies rows of keys or values as fp32, `width` apart, zeros behind the `dims` used.
 void stage_rows(Kernel& k, const std::string& name, const TileRows& rows, int buffer, int dims,
                 int width, ir::V count, ir::V padded);
-void multiply_scores(Kernel& k, ir::V padded);   // K Q^T, changed, in powers of two
-void multiply_weights(Kernel& k, ir::V padded);  // V dO^T
+void multiply_scores(Kernel& k, const TileRows& keys,
+                     ir::V padded);  // K Q^T, changed, in powers of two
+void multiply_weights(Kernel& k, const TileRows& values, ir::V padded);  // V dO^T
 // Weights and the gradients of the scores, in place of the two products.
 void find_gradients(Kernel& k, ir::V padded);
 void find_gradients_with_dropout(Kernel& k, const Dropout& dropout, ir::V first_key, ir::V count,
@@ -45,6 +46,6 @@ void add_to_keys(Kernel& k, const char* name, int weights, int copy, int width, 
 void add_to_dq(Kernel& k, ir::V count);  // dQ^T += K^T dS^T
 
 // One row of a tensor as fp32, with zeros up to the next whole vector.
-void copy_row(Kernel& k, const std::string& name, ir::V from, ir::V to, int dims);
+void copy_row(Kernel& k, ir::V from, ir::V to, int dims);
 
 }  // namespace flashwright

@@ -131,18 +131,18 @@ class BackwardKernel {
     const V steps = divide_unsigned(count + (t.key_step() - 1), ir.i64(t.key_step()));
     const V padded = (steps * t.key_step()).named("padded.count");
     ir.phase("stage", "Keys and values of the tile: to fp32, side by side.");
-    stage_rows(k, "stage.k", tile_rows(Param::k, Param::k_batch_stride, first), t.at.k, t.head_dim,
-               t.width, count, padded);
+    const TileRows keys = tile_rows(Param::k, Param::k_batch_stride, first);
+    const TileRows values = tile_rows(Param::v, Param::v_batch_stride, first);
+    stage_rows(k, "stage.k", keys, t.at.k, t.head_dim, t.width, count, padded);
     ir.when("values", wanted_.scores(), [&] {
-      stage_rows(k, "stage.v", tile_rows(Param::v, Param::v_batch_stride, first), t.at.v,
-                 t.head_dim_v, t.width_v, count, padded);
+      stage_rows(k, "stage.v", values, t.at.v, t.head_dim_v, t.width_v, count, padded);
     });
     ir.phase("scores", "Scores, transposed: (key, row) = sum over dims of k * q.");
     if (k.problem.alibi) fill_distances(k, first);
-    multiply_scores(k, padded);
+    multiply_scores(k, keys, padded);
     hide_keys(k, rows_, k.buffer(t.at.scores), first, count, padded, test);
     ir.phase("weight.gradients", "Gradients of the weights: sum over dims of v * d_o.");
-    ir.when("d.weights", wanted_.scores(), [&] { multiply_weights(k, padded); });
+    ir.when("d.weights", wanted_.scores(), [&] { multiply_weights(k, values, padded); });
     ir.phase("score.gradients",
              "Weights 2^(score - lse), and what they and their gradients say about the scores.");
     if (k.problem.dropout) {

@@ -1,4 +1,6 @@
 // Which rows a tile of the backward kernel works on, and how they come in and go out.
+#include <algorithm>
+
 #include "generator/cpu/backward.hpp"
 #include "generator/cpu/math_ir.hpp"
 
@@ -32,7 +34,7 @@ void pack(Kernel& k, const std::string& name, int table, int copy, int transpose
   Builder& ir = k.ir;
   const Tiling& t = k.tiling;
   ir.loop(name + ".rows", ir.i64(0), ir.i64(t.tile_q), 1, [&](V row) {
-    copy_row(k, name, table_entry(k, table, Kind::ptr, row).named("row"),
+    copy_row(k, table_entry(k, table, Kind::ptr, row).named("row"),
              ir.element(k.buffer(copy), Kind::f32, row * width), dims);
   });
   k.each_vector(name + ".transpose", [&](V first_row) {
@@ -65,10 +67,13 @@ V row_lse(Kernel& k, const TaskRows& rows, V r, V query, V head) {
 
 }  // namespace
 
-void copy_row(Kernel& k, const std::string& name, V from, V to, int dims) {
-  each_row_part(k, name + ".dims", dims, [&](V column, int part) {
-    k.store_floats(load_part(k, from, column, part), k.ir.element(to, Kind::f32, column));
-  });
+void copy_row(Kernel& k, V from, V to, int dims) {
+  const int lanes = k.tiling.lanes;
+  for (int first = 0; first < dims; first += lanes) {
+    const V column = k.ir.i64(first);
+    k.store_floats(load_part(k, from, column, std::min(lanes, dims - first)),
+                   k.ir.element(to, Kind::f32, column));
+  }
 }
 
 void fill_backward_tables(Kernel& k, const TaskRows& rows) {

@@ -13,6 +13,8 @@
 namespace flashwright {
 namespace {
 
+constexpr int kMostTasks = 1024;
+
 // A block of results in registers. With few query vectors more keys and dims have to share one, so that
 // enough multiply-adds are independent of each other.
 struct RegisterTile {
@@ -38,6 +40,18 @@ std::int64_t rows_of(const Problem& problem, const Shape& shape) {
   return std::max<std::int64_t>(1, group) * shape.seq_q;
 }
 
+// What a pinned schedule of the backward pass aims at when it does not say.
+constexpr int kPinnedTasks = 8;
+
+// Two tasks for each core, so that the last ones do not leave the others idle for long; more would only cost memory
+// and the time to add up their sums.
+int tasks_for(const Problem& problem, const DeviceInfo& device) {
+  if (problem.direction == Direction::forward) return 0;
+  int tasks = 4;
+  while (tasks < 2 * device.sm_count && tasks < kMostTasks) tasks *= 2;
+  return tasks;
+}
+
 // A register tile cuts the keys of a tile into whole blocks.
 void fit_key_block(Schedule& schedule) {
   constexpr int kAlwaysDivides = 4;
@@ -52,8 +66,8 @@ Schedule schedule_of(const Problem& problem, const RegisterTile& tile) {
   schedule.dim_block = tile.dim_block;
   schedule.unroll = tile.unroll;
   if (problem.direction == Direction::backward) {
-    constexpr int kTasks = 32, kKeys = 64;
-    schedule.tasks = kTasks;
+    constexpr int kKeys = 64;
+    schedule.tasks = kPinnedTasks;
     schedule.tile_kv = std::min(schedule.tile_kv, kKeys);
     fit_key_block(schedule);
   }
@@ -93,7 +107,6 @@ std::string knob_fault(const Problem& problem, const Schedule& s) {
     if (s.*knob.value != 0 && !is_cpu_knob(knob))
       return wrong_knob(knob.name, s.*knob.value, "0, as it is a knob of GPU kernels");
   constexpr int kMostVectors = 8, kMostKeys = 1024, kMostRows = 16, kMostTurns = 8, kKeyUnit = 32;
-  constexpr int kMostTasks = 1024;
   if (s.tile_q % lanes != 0 || s.tile_q < lanes || s.tile_q > kMostVectors * lanes)
     return wrong_knob("tile_q", s.tile_q,
                       fmt::format("multiples of {} up to {}", lanes, kMostVectors * lanes));
@@ -163,6 +176,7 @@ class CpuFamily : public Family {
     const int lanes = arch_info(problem.target).vector_bytes / 4;
     std::vector<Candidate> all;
     Schedule s;
+    s.tasks = tasks_for(problem, device);
     for (const int vectors : {1, 2, 3, 4, 6})
       for (const int keys : {32, 64, 96, 128, 256})
         for (const int key_block : {2, 3, 4, 6, 8, 12})
@@ -208,6 +222,7 @@ class CpuFamily : public Family {
         schedule = schedule_of(problem, tiles[i]);
         schedule.tile_kv = std::min(schedule.tile_kv, keys);
         fit_key_block(schedule);
+        schedule.tasks = tasks_for(problem, device);
         if (budget_fault(Tiling(problem, schedule), device).empty()) return schedule;
       }
     }

@@ -123,7 +123,7 @@ struct ProductNames {
   const char *loop, *vector, *element;
 };
 ir::Values multiply_rows(Kernel& k, const ProductNames& names, const ir::Values& rows, int buffer,
-                         int dims);
+                         int dims, const std::function<void(ir::V dim)>& each_turn = {});
 // Keys that the loops over scores take at once: enough to overlap the latency of the series, as far as there are
 // registers.
 int softmax_unroll(const Kernel& k);
