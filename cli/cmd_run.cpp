@@ -46,7 +46,7 @@ Json check(const std::string& config, Call& call, std::int64_t rows) {
       [&](char** text) { return flashwright_check(config.c_str(), call.on_host(), rows, text); });
 }
 
-// Gets the kernel of a Config, launches it, and brings the outputs to the host; what is known about it goes to `report`.
+// Gets the kernel of a Config, launches it and brings the outputs to the host; `report` learns what is known about it.
 void compute(Context& context, const Options& options, const RunInputs& inputs,
              const std::string& config, Call& call, Json& report) {
   const std::int64_t repeat = int_value("--repeat", options.repeat, 1, 1000000);

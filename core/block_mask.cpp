@@ -127,10 +127,11 @@ BlockMask transposed_lists(const BlockLists& lists) {
                 "blocks: given no offsets; expected full_offsets and partial_offsets");
   if (lists.block_q < 1 || lists.block_kv < 1 || lists.batch < 1 || lists.heads < 1 ||
       lists.seq_q < 0 || lists.seq_kv < 0)
-    throw Error(Status::bad_argument,
-                fmt::format("blocks: given blocks of {} x {}, batch {}, heads {}; expected at least 1 "
-                            "of each",
-                            lists.block_q, lists.block_kv, lists.batch, lists.heads));
+    throw Error(
+        Status::bad_argument,
+        fmt::format("blocks: given blocks of {} x {}, batch {}, heads {}; expected at least 1 "
+                    "of each",
+                    lists.block_q, lists.block_kv, lists.batch, lists.heads));
   BlockMask mask;
   mask.lists = lists;
   const std::int64_t rows = lists.batch * lists.heads * lists.query_blocks();

@@ -24,6 +24,7 @@ const std::vector<Knob>& knobs() {
       {"md", &Schedule::dim_block, "dim_block"},
       {"u", &Schedule::unroll, "unroll"},
       {"tk", &Schedule::tasks, "tasks"},
+      {"qt", &Schedule::query_tiles, "query_tiles"},
   };
   return table;
 }

@@ -33,9 +33,8 @@ void store_dq(Kernel& k);
 // Copies rows of keys or values as fp32, `width` apart, zeros behind the `dims` used.
 void stage_rows(Kernel& k, const std::string& name, const TileRows& rows, int buffer, int dims,
                 int width, ir::V count, ir::V padded);
-void multiply_scores(Kernel& k, const TileRows& keys,
-                     ir::V padded);  // K Q^T, changed, in powers of two
-void multiply_weights(Kernel& k, const TileRows& values, ir::V padded);  // V dO^T
+void multiply_scores(Kernel& k, ir::V padded);   // K Q^T, changed, in powers of two
+void multiply_weights(Kernel& k, ir::V padded);  // V dO^T
 // Weights and the gradients of the scores, in place of the two products.
 void find_gradients(Kernel& k, ir::V padded);
 void find_gradients_with_dropout(Kernel& k, const Dropout& dropout, ir::V first_key, ir::V count,

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/expr_parse.hpp"
 #include "core/mask.hpp"
 #include "generator/cpu/backward.hpp"
@@ -48,7 +50,7 @@ std::string tiles_rule(const Problem& problem, const Tiling& tiling) {
 // there, since it decides in which order gradients of keys are summed.
 std::string parts_rule(const Problem& problem, const Tiling& tiling) {
   return fmt::format("max(1, min(ceil_div({}, heads_kv * batch), floor_div({}, {})))", tiling.tasks,
-                     tiles_rule(problem, tiling), kLeastTiles);
+                     tiles_rule(problem, tiling), std::max(kLeastTiles, tiling.query_tiles));
 }
 
 std::string sum_rows_rule(const Tiling& tiling) {
@@ -73,9 +75,16 @@ class BackwardKernel {
     sums_ = key_sums(k, wanted_, parts * heads_kv * k.param(Param::batch));
     clear_sums();
     const V tiles = integer_of(k, *parse_expr(tiles_rule(k.problem, t))).named("tiles");
-    // A task takes every so many tiles, so that a causal mask gives all tasks about the same to do.
-    const V turns = divide_unsigned(tiles - part + (parts - 1), parts).named("turns");
-    ir.loop("tile", ir.i64(0), turns, 1, [&](V turn) { tile_of_rows(part + turn * parts); });
+    const int together = t.query_tiles;
+    const V groups = divide_unsigned(tiles + (together - 1), ir.i64(together)).named("groups");
+    // A task takes every so many groups, so that a causal mask gives all tasks about the same to do.
+    const V turns = divide_unsigned(groups - part + (parts - 1), parts).named("turns");
+    ir.loop("group", ir.i64(0), turns, 1, [&](V turn) {
+      const V group = part + turn * parts;
+      if (info(k.problem.mask).lists) return tile_of_lists(group);
+      const V first = group * together;
+      tiles_of_range(first, smaller(tiles - first, ir.i64(together)).named("tiles.here"));
+    });
     k.restore_denormals();
   }
 
@@ -96,12 +105,9 @@ class BackwardKernel {
     clear("dv.sums", wanted_.dv, sums_.dv, t.width_v);
   }
 
-  void tile_of_rows(V tile) {
+  // One tile of queries inside of a mask block, with the key blocks of its lists.
+  void tile_of_lists(V tile) {
     const V seq_q = k.param(Param::seq_q), group = k.param(Param::group);
-    if (!info(k.problem.mask).lists) {
-      locate_rows(k, rows_, tile, {seq_q, group, seq_q * group});
-      return compute_rows();
-    }
     const V block_q = k.param(Param::block_q), query_blocks = k.param(Param::query_blocks);
     const V in_block = divide_unsigned(block_q + (t.tile_q - 1), ir.i64(t.tile_q));
     const V rest = divide_unsigned(tile, in_block);
@@ -111,38 +117,92 @@ class BackwardKernel {
     // The last mask block may end before its last tile begins.
     ir.when("has.rows", less(ir.i64(0), rows_.count), [&] {
       rows_.block_row = list_row(k, rows_, block, query_blocks);
-      compute_rows();
+      begin_rows();
+      walk_keys(k, rows_, [this](V first, V count, const TileTest& test) {
+        stage_keys(first, count, padded(count));
+        tile_of_keys(first, count, test);
+      });
+      end_rows();
     });
   }
 
-  void compute_rows() {
+  // Several tiles of queries: each tile of keys is brought once for all of them.
+  void tiles_of_range(V first_tile, V count) {
+    const auto each = [&](const char* name, const std::function<void()>& body) {
+      ir.loop(name, ir.i64(0), count, 1, [&](V slot) {
+        use(first_tile, slot);
+        body();
+      });
+    };
+    each("tile.begin", [&] { begin_rows(); });
+    ir.phase("keys", "The keys that some row of these tiles may see.");
+    constexpr std::int64_t kFar = std::int64_t{1} << 40;
+    const Values range =
+        ir.loop("tile.range", ir.i64(0), count, 1, {{ir.i64(kFar), "begin"}, {ir.i64(0), "end"}},
+                [&](V slot, const Values& now) -> Values {
+                  use(first_tile, slot);
+                  const KeyRange one = key_range(k, rows_);
+                  return {smaller(now[0], one.begin), larger(now[1], one.end)};
+                });
+    ir.loop("key.tile", range[0], range[1], t.tile_kv, [&](V first) {
+      const V keys = smaller(range[1] - first, ir.i64(t.tile_kv)).named("key.count");
+      stage_keys(first, keys, padded(keys));
+      each("tile", [&] { tile_of_range(first, keys); });
+    });
+    each("tile.end", [&] { end_rows(); });
+  }
+
+  void tile_of_range(V first, V staged) {
+    const KeyRange range = key_range(k, rows_);
+    const V meets = less(first, range.end) & less(range.begin, first + staged);
+    ir.when("tile.sees", meets, [&] {
+      const V count = smaller(range.end - first, ir.i64(t.tile_kv)).named("key.count");
+      const V inside =
+          less_equal(range.full_begin, first) & less_equal(first + count, range.full_end);
+      tile_of_keys(first, count, {negate_bit(inside).named("on.boundary"), {}, {}});
+    });
+  }
+
+  void use(V first_tile, V slot) {
+    const V seq_q = k.param(Param::seq_q), group = k.param(Param::group);
+    if (t.query_tiles > 1) k.use_slot(slot);
+    locate_rows(k, rows_, first_tile + slot, {seq_q, group, seq_q * group});
+  }
+
+  void begin_rows() {
     fill_backward_tables(k, rows_);
     pack_backward_rows(k);
     find_delta(k);
     ir.when("dq.clear", wanted_.dq, [&] { clear_dq(k); });
-    walk_keys(k, rows_,
-              [this](V first, V count, const TileTest& test) { tile_of_keys(first, count, test); });
+  }
+
+  void end_rows() {
     ir.phase("store.dq",
              "Gradients of the queries: scaled, transposed back, converted and stored.");
     ir.when("dq.store", wanted_.dq, [&] { store_dq(k); });
   }
 
-  void tile_of_keys(V first, V count, const TileTest& test) {
+  V padded(V count) {
     const V steps = divide_unsigned(count + (t.key_step() - 1), ir.i64(t.key_step()));
-    const V padded = (steps * t.key_step()).named("padded.count");
+    return (steps * t.key_step()).named("padded.count");
+  }
+
+  void stage_keys(V first, V count, V padded) {
     ir.phase("stage", "Keys and values of the tile: to fp32, side by side.");
-    const TileRows keys = tile_rows(Param::k, Param::k_batch_stride, first);
-    const TileRows values = tile_rows(Param::v, Param::v_batch_stride, first);
-    stage_rows(k, "stage.k", keys, t.at.k, t.head_dim, t.width, count, padded);
+    stage_rows(k, "stage.k", keys_from(first), t.at.k, t.head_dim, t.width, count, padded);
     ir.when("values", wanted_.scores(), [&] {
-      stage_rows(k, "stage.v", values, t.at.v, t.head_dim_v, t.width_v, count, padded);
+      stage_rows(k, "stage.v", values_from(first), t.at.v, t.head_dim_v, t.width_v, count, padded);
     });
+  }
+
+  void tile_of_keys(V first, V count, const TileTest& test) {
+    const V padded = this->padded(count);
     ir.phase("scores", "Scores, transposed: (key, row) = sum over dims of k * q.");
     if (k.problem.alibi) fill_distances(k, first);
-    multiply_scores(k, keys, padded);
+    multiply_scores(k, padded);
     hide_keys(k, rows_, k.buffer(t.at.scores), first, count, padded, test);
     ir.phase("weight.gradients", "Gradients of the weights: sum over dims of v * d_o.");
-    ir.when("d.weights", wanted_.scores(), [&] { multiply_weights(k, values, padded); });
+    ir.when("d.weights", wanted_.scores(), [&] { multiply_weights(k, padded); });
     ir.phase("score.gradients",
              "Weights 2^(score - lse), and what they and their gradients say about the scores.");
     if (k.problem.dropout) {
@@ -164,6 +224,8 @@ class BackwardKernel {
     ir.when("add.dq", wanted_.dq, [&] { add_to_dq(k, count); });
   }
 
+  TileRows keys_from(V first) { return tile_rows(Param::k, Param::k_batch_stride, first); }
+  TileRows values_from(V first) { return tile_rows(Param::v, Param::v_batch_stride, first); }
   TileRows tile_rows(Param base, Param strides, V first) {
     const V stride = k.param(static_cast<Param>(static_cast<int>(strides) + 1));
     return {k.row_of(base, strides, rows_.batch, first, rows_.head_kv), stride};

@@ -22,25 +22,6 @@ Values staged_rows(Kernel& k, int buffer, int width, V key) {
   return rows;
 }
 
-// Fetches the rows of the next tile, some lines in each turn of a product. Rows of one head lie apart, so the processor
-// does not guess them; all at once they would be waited for.
-std::function<void(V)> fetch_ahead(Kernel& k, const TileRows& rows, V key, int dims) {
-  constexpr int kLine = 64;
-  const Tiling& t = k.tiling;
-  const Kind kind = storage(k.problem.dtype);
-  const int lines = (dims * bytes_of(kind) + kLine - 1) / kLine, turns = dims / t.unroll;
-  const int each = (t.key_block * lines + turns - 1) / turns;
-  return [&k, rows, key, kind, lines, each](V dim) {
-    const V first = divide_unsigned(dim, k.ir.i64(k.tiling.unroll)) * each;
-    for (int i = 0; i < each; ++i) {
-      const V row = divide_unsigned(first + i, k.ir.i64(lines));
-      const V line = remainder_unsigned(first + i, k.ir.i64(lines)) * (kLine / bytes_of(kind));
-      const V place = (key + row + k.tiling.tile_kv) * rows.stride + line;
-      k.ir.prefetch(k.ir.element(rows.base, kind, place).named("ahead"), Builder::Cache::second);
-    }
-  };
-}
-
 // What one vector of queries needs to know about itself.
 struct RowNumbers {
   V lse, delta;
@@ -118,11 +99,11 @@ void stage_rows(Kernel& k, const std::string& name, const TileRows& rows, int bu
   });
 }
 
-void multiply_scores(Kernel& k, const TileRows& keys, V padded) {
+void multiply_scores(Kernel& k, V padded) {
   const Tiling& t = k.tiling;
   k.ir.loop("score.block", k.ir.i64(0), padded, t.key_block, [&](V key) {
     const Values sums = multiply_rows(k, {"kq", "q", "k"}, staged_rows(k, t.at.k, t.width, key),
-                                      t.at.q, t.head_dim, fetch_ahead(k, keys, key, t.head_dim));
+                                      t.at.q, t.head_dim);
     ScoreChange change(k, key);
     for (int n = 0; n < t.query_vectors; ++n)
       for (int j = 0; j < t.key_block; ++j) {
@@ -136,12 +117,11 @@ void multiply_scores(Kernel& k, const TileRows& keys, V padded) {
   });
 }
 
-void multiply_weights(Kernel& k, const TileRows& values, V padded) {
+void multiply_weights(Kernel& k, V padded) {
   const Tiling& t = k.tiling;
   k.ir.loop("weight.block", k.ir.i64(0), padded, t.key_block, [&](V key) {
-    const Values sums =
-        multiply_rows(k, {"vg", "g", "v"}, staged_rows(k, t.at.v, t.width_v, key), t.at.d_o,
-                      t.head_dim_v, fetch_ahead(k, values, key, t.head_dim_v));
+    const Values sums = multiply_rows(k, {"vg", "g", "v"}, staged_rows(k, t.at.v, t.width_v, key),
+                                      t.at.d_o, t.head_dim_v);
     for (int j = 0; j < t.key_block; ++j)
       for (int n = 0; n < t.query_vectors; ++n)
         k.store_floats(sums[static_cast<std::size_t>(j * t.query_vectors + n)],

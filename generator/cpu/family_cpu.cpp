@@ -13,7 +13,7 @@
 namespace flashwright {
 namespace {
 
-constexpr int kMostTasks = 1024;
+constexpr int kMostTasks = 1024, kMostTiles = 16;
 
 // A block of results in registers. With few query vectors more keys and dims have to share one, so that
 // enough multiply-adds are independent of each other.
@@ -42,6 +42,7 @@ std::int64_t rows_of(const Problem& problem, const Shape& shape) {
 
 // What a pinned schedule of the backward pass aims at when it does not say.
 constexpr int kPinnedTasks = 8;
+constexpr int kQueryTiles = 4;  // enough that bringing keys and their sums hardly counts
 
 // Two tasks for each core, so that the last ones do not leave the others idle for long; more would only cost memory
 // and the time to add up their sums.
@@ -66,17 +67,21 @@ Schedule schedule_of(const Problem& problem, const RegisterTile& tile) {
   schedule.dim_block = tile.dim_block;
   schedule.unroll = tile.unroll;
   if (problem.direction == Direction::backward) {
-    constexpr int kKeys = 64;
     schedule.tasks = kPinnedTasks;
-    schedule.tile_kv = std::min(schedule.tile_kv, kKeys);
+    schedule.query_tiles = info(problem.mask).lists ? 1 : kQueryTiles;
+    // Wide rows of keys, values and their sums leave the cache room for fewer.
+    constexpr int kKeys = 64, kWide = 128;
+    if (problem.head_dim + problem.head_dim_v > kWide)
+      schedule.tile_kv = std::min(schedule.tile_kv, kKeys);
     fit_key_block(schedule);
   }
   return schedule;
 }
 
 bool is_cpu_knob(const Knob& knob) {
-  for (int Schedule::*const value : {&Schedule::tile_q, &Schedule::tile_kv, &Schedule::key_block,
-                                     &Schedule::dim_block, &Schedule::unroll, &Schedule::tasks})
+  for (int Schedule::*const value :
+       {&Schedule::tile_q, &Schedule::tile_kv, &Schedule::key_block, &Schedule::dim_block,
+        &Schedule::unroll, &Schedule::tasks, &Schedule::query_tiles})
     if (knob.value == value) return true;
   return false;
 }
@@ -119,6 +124,11 @@ std::string knob_fault(const Problem& problem, const Schedule& s) {
   const bool backward = problem.direction == Direction::backward;
   if (!backward && s.tasks != 0)
     return wrong_knob("tasks", s.tasks, "0, as it is a knob of the backward pass");
+  if (!backward && s.query_tiles != 0)
+    return wrong_knob("query_tiles", s.query_tiles, "0, as it is a knob of the backward pass");
+  const int most_tiles = info(problem.mask).lists ? 1 : kMostTiles;
+  if (backward && (s.query_tiles < 1 || s.query_tiles > most_tiles))
+    return wrong_knob("query_tiles", s.query_tiles, fmt::format("1..{}", most_tiles));
   if (backward && (s.tasks < 1 || s.tasks > kMostTasks))
     return wrong_knob("tasks", s.tasks, fmt::format("1..{}", kMostTasks));
   if (backward && (s.dim_block < 1 || 8 % s.dim_block != 0))
@@ -146,6 +156,14 @@ std::string budget_fault(const Tiling& t, const DeviceInfo& device) {
     return fmt::format("L2: scratch takes {} bytes of a cache of {}", t.scratch_bytes,
                        device.l2_bytes);
   return {};
+}
+
+// As many tiles of queries at once as the cache holds.
+void fit_query_tiles(const Problem& problem, const DeviceInfo& device, Schedule& schedule) {
+  if (problem.direction == Direction::forward) return;
+  schedule.query_tiles = info(problem.mask).lists ? 1 : kQueryTiles;
+  while (schedule.query_tiles > 1 && !budget_fault(Tiling(problem, schedule), device).empty())
+    schedule.query_tiles /= 2;
 }
 
 class CpuFamily : public Family {
@@ -189,6 +207,8 @@ class CpuFamily : public Family {
               s.key_block = key_block;
               s.dim_block = dim_block;
               s.unroll = unroll;
+              if (knob_fault(problem, completed(problem, s)).empty())
+                fit_query_tiles(problem, device, s);
               all.push_back(consider(problem, device, shape, s));
             }
     return all;
@@ -223,6 +243,7 @@ class CpuFamily : public Family {
         schedule.tile_kv = std::min(schedule.tile_kv, keys);
         fit_key_block(schedule);
         schedule.tasks = tasks_for(problem, device);
+        fit_query_tiles(problem, device, schedule);
         if (budget_fault(Tiling(problem, schedule), device).empty()) return schedule;
       }
     }

@@ -36,6 +36,10 @@ V Kernel::param(Param param) {
 }
 
 V Kernel::buffer(int scratch_offset) {
+  if (slot_ && scratch_offset < tiling.slot_bytes) {
+    const V start = ir.element(ir.scratch(), Kind::i8, slot_ * tiling.slot_bytes).named("slot");
+    return ir.offset(start, scratch_offset).named(tiling.buffer_name(scratch_offset));
+  }
   const V place = ir.offset(ir.scratch(), scratch_offset);
   return scratch_offset == 0 ? place : place.named(tiling.buffer_name(scratch_offset));
 }

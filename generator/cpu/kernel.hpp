@@ -40,6 +40,8 @@ class Kernel {
   ir::V param(Param param);
   bool has(Param param) const;
   ir::V buffer(int scratch_offset);
+  // From here on the buffers of a tile of queries are those of this one.
+  void use_slot(ir::V slot) { slot_ = slot; }
   ir::Type floats() const { return {ir::Kind::f32, tiling.lanes}; }
   ir::V all(double value) { return ir.number(floats(), value); }
 
@@ -65,6 +67,7 @@ class Kernel {
 
  private:
   const ParamLayout& layout_;
+  ir::V slot_;
 };
 
 // Where the keys or values of a tile lie: row j starts at base + j * stride elements.
@@ -123,7 +126,7 @@ struct ProductNames {
   const char *loop, *vector, *element;
 };
 ir::Values multiply_rows(Kernel& k, const ProductNames& names, const ir::Values& rows, int buffer,
-                         int dims, const std::function<void(ir::V dim)>& each_turn = {});
+                         int dims);
 // Keys that the loops over scores take at once: enough to overlap the latency of the series, as far as there are
 // registers.
 int softmax_unroll(const Kernel& k);

@@ -159,8 +159,8 @@ void add_dim_block(Kernel& k, const TileRows& block, const TileRows& ahead, V sc
 
 }  // namespace
 
-Values multiply_rows(Kernel& k, const ProductNames& names, const Values& rows, int buffer, int dims,
-                     const std::function<void(V)>& each_turn) {
+Values multiply_rows(Kernel& k, const ProductNames& names, const Values& rows, int buffer,
+                     int dims) {
   Builder& ir = k.ir;
   const Tiling& t = k.tiling;
   const int columns = t.query_vectors;
@@ -169,7 +169,6 @@ Values multiply_rows(Kernel& k, const ProductNames& names, const Values& rows, i
   return ir.loop(
       names.loop, ir.i64(0), ir.i64(dims), t.unroll, accumulators(zeros),
       [&](V dim, const Values& carried) {
-        if (each_turn) each_turn(dim);
         Values now = carried;
         for (int u = 0; u < t.unroll; ++u) {
           Values vectors, elements;

@@ -24,7 +24,8 @@ Tiling::Tiling(const Problem& problem, const Schedule& schedule)
       unroll(schedule.unroll),
       tasks(schedule.tasks),
       widened(problem.dtype != DType::fp32),
-      panel(problem.head_dim_v % 16 == 0 ? 16 : 8) {
+      panel(problem.head_dim_v % 16 == 0 ? 16 : 8),
+      query_tiles(std::max(1, schedule.query_tiles)) {
   problem.direction == Direction::backward ? lay_out_backward(problem) : lay_out_forward(problem);
 }
 
@@ -63,27 +64,28 @@ void Tiling::lay_out_backward(const Problem& problem) {
   width_v = (head_dim_v + lanes - 1) / lanes * lanes;
   at.q = take(width * tile_q * kFloat);
   at.d_o = take(width_v * tile_q * kFloat);
-  at.scores = take(tile_kv * tile_q * kFloat);
-  at.d_scores = take(tile_kv * tile_q * kFloat);
-  if (problem.softcap) at.derivative = take(tile_kv * tile_q * kFloat);
   at.q_copy = take(tile_q * width * kFloat);
   at.d_o_copy = take(tile_q * width_v * kFloat);
   at.out = take(head_dim * tile_q * kFloat);
-  at.k = take(tile_kv * width * kFloat);
-  at.v = take(tile_kv * width_v * kFloat);
-  for (int* const row : {&at.row_max, &at.tile_max, &at.lse, &at.delta})
-    *row = take(tile_q * kFloat);
-  at.row_sums = take(tile_q * lanes * kFloat);
+  for (int* const row : {&at.lse, &at.delta}) *row = take(tile_q * kFloat);
   for (int* const table : {&at.q_rows, &at.d_o_rows, &at.o_rows, &at.dq_rows, &at.positions})
     *table = take(tile_q * kAddress);
-  for (int* const table : {&at.queries, &at.heads, &at.words}) *table = take(tile_q * kWord);
-  // A tile may begin in the middle of a word.
-  if (problem.dropout) at.keep_words = take((tile_kv / 32 + 1) * tile_q * kWord);
+  for (int* const table : {&at.queries, &at.heads}) *table = take(tile_q * kWord);
+  if (problem.alibi) at.slopes = take(tile_q * kFloat);
+  slot_bytes = scratch_bytes;
+  scratch_bytes *= query_tiles;
+
+  at.scores = take(tile_kv * tile_q * kFloat);
+  at.d_scores = take(tile_kv * tile_q * kFloat);
+  if (problem.softcap) at.derivative = take(tile_kv * tile_q * kFloat);
+  at.k = take(tile_kv * width * kFloat);
+  at.v = take(tile_kv * width_v * kFloat);
+  for (int* const row : {&at.row_max, &at.tile_max}) *row = take(tile_q * kFloat);
+  at.row_sums = take(tile_q * lanes * kFloat);
+  at.words = take(tile_q * kWord);
   at.spare_row = take(head_dim * kFloat);
   at.control = take(2 * kWord);
-  if (!problem.alibi) return;
-  at.slopes = take(tile_q * kFloat);
-  at.distances = take(tile_q * kFloat);
+  if (problem.alibi) at.distances = take(tile_q * kFloat);
 }
 
 int Tiling::row_vectors(int row_width) const { return std::min(query_vectors, row_width / lanes); }
@@ -118,7 +120,6 @@ const char* Tiling::buffer_name(int offset) const {
                                                {at.lse, "row.lse"},
                                                {at.delta, "row.delta"},
                                                {at.row_sums, "row.sums"},
-                                               {at.keep_words, "keep.words"},
                                                {at.derivative, "derivatives"}};
   for (const auto& [start, name] : names)
     if (start == offset) return name;

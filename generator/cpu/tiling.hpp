@@ -24,6 +24,8 @@ struct Tiling {
 
   // Backward: floats of a copied row of queries or keys, and of output gradients or values; whole vectors.
   int width = 0, width_v = 0;
+  // Tiles of queries that are in scratch at once, and the bytes of each: its buffers come first.
+  int query_tiles = 1, slot_bytes = 0;
 
   // Scores are computed and turned to weights for a multiple of this many keys.
   int key_step() const { return key_block; }
@@ -39,7 +41,7 @@ struct Tiling {
     int slopes = -1, distances = -1;  // with ALiBi
     // Backward; `out` then holds dQ, and `scores` the weights.
     int d_o = -1, q_copy = -1, d_o_copy = -1, d_scores = -1, d_o_rows = -1, dq_rows = -1, lse = -1,
-        delta = -1, row_sums = -1, keep_words = -1;
+        delta = -1, row_sums = -1;
     int derivative = -1;  // with a softcap
   } at;
   int scratch_bytes = 0;
