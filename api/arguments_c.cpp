@@ -31,7 +31,7 @@ TensorView view_of(const char* name, const flashwright_tensor* tensor) {
   out.dtype = dtype();
   if (tensor->ndim < 1 || tensor->ndim > 4)
     bad(name, fmt::format("rank {}", tensor->ndim),
-        "rank 4 (batch, seq, heads, dim); for lse rank 3, for alibi_slopes 1 or 2");
+        "rank 4 (batch, seq, heads, dim); for lse and d_lse rank 3, for alibi_slopes 1 or 2");
   if (tensor->shape == nullptr) bad(name, "no shape", "its extents");
   switch (tensor->device_type) {
     case kDlCpu:
@@ -59,6 +59,8 @@ TensorView view_of(const char* name, const flashwright_tensor* tensor) {
   return out;
 }
 
+}  // namespace
+
 BlockLists lists_of(const flashwright_blocks& blocks) {
   if (blocks.size != sizeof(flashwright_blocks))
     bad("blocks", fmt::format("size {}", blocks.size),
@@ -75,8 +77,15 @@ BlockLists lists_of(const flashwright_blocks& blocks) {
   out.partial_offsets = blocks.partial_offsets;
   out.partial_columns = blocks.partial_columns;
   out.partial_bits = blocks.partial_bits;
+  out.full_query_offsets = blocks.full_query_offsets;
+  out.full_query_rows = blocks.full_query_rows;
+  out.partial_query_offsets = blocks.partial_query_offsets;
+  out.partial_query_rows = blocks.partial_query_rows;
+  out.partial_query_places = blocks.partial_query_places;
   return out;
 }
+
+namespace {
 
 // What make_blocks hands out: the struct first, so that its address is that of the whole.
 struct OwnedBlocks {
@@ -95,9 +104,17 @@ Arguments arguments_of(const flashwright_arguments* args) {
   out.k = view_of("k", args->k);
   out.v = view_of("v", args->v);
   out.o = view_of("o", args->o);
-  if (args->lse != nullptr) out.lse = view_of("lse", args->lse);
+  const auto optional = [](const char* name, const flashwright_tensor* tensor) {
+    return tensor == nullptr ? std::nullopt : std::optional(view_of(name, tensor));
+  };
+  out.lse = optional("lse", args->lse);
+  out.d_o = optional("d_o", args->d_o);
+  out.d_lse = optional("d_lse", args->d_lse);
+  out.dq = optional("dq", args->dq);
+  out.dk = optional("dk", args->dk);
+  out.dv = optional("dv", args->dv);
   if (args->blocks != nullptr) out.blocks = lists_of(*args->blocks);
-  if (args->alibi_slopes != nullptr) out.alibi_slopes = view_of("alibi_slopes", args->alibi_slopes);
+  out.alibi_slopes = optional("alibi_slopes", args->alibi_slopes);
   if (args->has_q_position != 0) out.q_position = args->q_position;
   out.seed = args->seed;
   out.offset = args->offset;
@@ -119,7 +136,12 @@ flashwright_blocks* make_blocks(BlockMask mask) {
                  l.full_columns,
                  l.partial_offsets,
                  l.partial_columns,
-                 l.partial_bits};
+                 l.partial_bits,
+                 l.full_query_offsets,
+                 l.full_query_rows,
+                 l.partial_query_offsets,
+                 l.partial_query_rows,
+                 l.partial_query_places};
   return &owned->view;
 }
 

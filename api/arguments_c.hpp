@@ -14,6 +14,8 @@ namespace flashwright {
 // Throws Error(bad_argument) naming the tensor for what DLPack can say and we cannot read.
 Arguments arguments_of(const flashwright_arguments* arguments);
 
+BlockLists lists_of(const flashwright_blocks& blocks);
+
 // Lists with their storage; given back to free_blocks.
 flashwright_blocks* make_blocks(BlockMask mask);
 void free_blocks(flashwright_blocks* blocks);

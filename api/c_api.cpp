@@ -369,7 +369,9 @@ flashwright_status flashwright_check(const char* config, const flashwright_argum
     const fw::Problem problem = fw::normalise(parsed, {fw::BackendKind::cpu, "host"});
     const fw::Arguments args = fw::arguments_of(required(arguments, "arguments"));
     fw::resolve(parsed, problem, args);  // the same checks as a launch
-    *report = copy_out(fw::check_report(fw::judge(parsed, problem, args, max_rows), args));
+    *report = copy_out(problem.direction == fw::Direction::backward
+                           ? fw::check_gradients_report(parsed, problem, args, max_rows)
+                           : fw::check_report(fw::judge(parsed, problem, args, max_rows), args));
   });
 }
 
@@ -397,6 +399,14 @@ flashwright_status flashwright_blocks_from_mask(const uint8_t* keep, int64_t bat
     if (seq_q > 0 && seq_kv > 0) required(keep, "keep");
     *blocks = fw::make_blocks(
         fw::block_mask_from_dense(keep, batch, heads, seq_q, seq_kv, block_q, block_kv));
+  });
+}
+
+flashwright_status flashwright_blocks_transpose(const flashwright_blocks* lists,
+                                                flashwright_blocks** blocks) {
+  return guarded([&] {
+    required(blocks, "blocks");
+    *blocks = fw::make_blocks(fw::transposed_lists(fw::lists_of(*required(lists, "lists"))));
   });
 }
 

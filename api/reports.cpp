@@ -209,6 +209,23 @@ std::string check_report(const Judge& verdict, const Arguments& arguments) {
   return out.dump();
 }
 
+std::string check_gradients_report(const Config& config, const Problem& problem,
+                                   const Arguments& args, std::int64_t max_rows) {
+  const GradientSample sample(config, problem, args, RowStatistics::given, max_rows);
+  json out = {{"passed", true}, {"finite", true}, {"gradients", json::object()}};
+  for (const auto& [name, judge] : sample.verdicts(args)) {
+    out["gradients"][name] = {{"passed", judge.passed()},
+                              {"rows", judge.rows()},
+                              {"error", judge.error()},
+                              {"tolerance", judge.tolerance()},
+                              {"finite", judge.finite()}};
+    out["passed"] = out["passed"].get<bool>() && judge.passed();
+    out["finite"] = out["finite"].get<bool>() && judge.finite();
+  }
+  if (!out["finite"].get<bool>()) out["non_finite_inputs"] = non_finite_inputs(args);
+  return out.dump();
+}
+
 std::string compile_report(const Request& request, const Selection& selection, const Built& built) {
   json out = selection_json(selection);
   out["problem"] = to_string(request.problem);

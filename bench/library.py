@@ -20,7 +20,9 @@ class Blocks(ctypes.Structure):
                 ("block_q", ctypes.c_int64), ("block_kv", ctypes.c_int64), ("batch", ctypes.c_int64),
                 ("heads", ctypes.c_int64), ("full_offsets", ctypes.c_void_p), ("full_columns", ctypes.c_void_p),
                 ("partial_offsets", ctypes.c_void_p), ("partial_columns", ctypes.c_void_p),
-                ("partial_bits", ctypes.c_void_p)]
+                ("partial_bits", ctypes.c_void_p), ("full_query_offsets", ctypes.c_void_p),
+                ("full_query_rows", ctypes.c_void_p), ("partial_query_offsets", ctypes.c_void_p),
+                ("partial_query_rows", ctypes.c_void_p), ("partial_query_places", ctypes.c_void_p)]
 
 
 class Arguments(ctypes.Structure):
@@ -28,7 +30,8 @@ class Arguments(ctypes.Structure):
         (name, ctypes.POINTER(Tensor)) for name in ("q", "k", "v", "o", "lse")] + [
         ("blocks", ctypes.POINTER(Blocks)), ("seed", ctypes.c_uint64), ("offset", ctypes.c_uint64),
         ("rng_state", ctypes.c_void_p), ("q_position", ctypes.c_int64), ("has_q_position", ctypes.c_int32),
-        ("reserved", ctypes.c_int32), ("alibi_slopes", ctypes.POINTER(Tensor))]
+        ("reserved", ctypes.c_int32)] + [
+        (name, ctypes.POINTER(Tensor)) for name in ("alibi_slopes", "d_o", "d_lse", "dq", "dk", "dv")]
 
 
 class Shape(ctypes.Structure):

@@ -48,23 +48,28 @@ void print_bench(const Json& report) {
                   bytes_text(unfused.value("workspace_bytes", 0.0))));
 }
 
-Exit run_bench(Context& context, const Options& options) {
-  const ConfigInput input = read_config(options.config);
+Exit run_bench(Context& context, Options options) {
+  const bool both = options.config.direction == "both";
+  if (both) options.config.direction = "forward";
+  ConfigInput input = read_config(options.config);
   note_unused_blocks(context, input);
   if (!options.against.empty() && options.against != "unfused")
     bad_value("--against", options.against, "unfused");
   const std::optional<flashwright_shape> shape = read_shape(options.shape);
   Json how = {{"seconds", seconds_value("--seconds", options.seconds)}};
   if (!options.against.empty()) how["against"] = options.against;
-  const Json report = ask([&](char** text) {
-    return flashwright_bench(context.engine(), input.text().c_str(), pointer_to(shape),
-                             how.dump().c_str(), text);
-  });
-  if (context.json) {
-    print_json(report);
-  } else {
-    print_bench(report);
+  Json reports = Json::array();
+  for (int turn = 0; turn < (both ? 2 : 1); ++turn) {
+    if (turn == 1) input.config["direction"] = "backward";
+    reports.push_back(ask([&](char** text) {
+      return flashwright_bench(context.engine(), input.text().c_str(), pointer_to(shape),
+                               how.dump().c_str(), text);
+    }));
+    if (context.json) continue;
+    if (both) print_field("direction", turn == 0 ? "forward" : "backward");
+    print_bench(reports.back());
   }
+  if (context.json) print_json(reports.size() == 1 ? reports[0] : reports);
   return Exit::ok;
 }
 

@@ -2,13 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 
 #include "cli/console.hpp"
 #include "cli/context.hpp"
 #include "cli/npy.hpp"
-#include "cli/run_inputs.hpp"
+#include "cli/run_call.hpp"
 #include "cli/tuning.hpp"
 #include "cli/values.hpp"
 
@@ -23,7 +22,8 @@ struct Options {
   ConfigFlags config;
   ShapeFlags shape;
   RunFiles files;
-  std::string output, lse;
+  std::string output, lse;  // of a forward run; a backward one reads --lse
+  std::string dq, dk, dv;
   std::optional<std::string> effort, q_position, offset, check_rows;
   std::string repeat = "1";
   bool check = false;
@@ -41,86 +41,16 @@ flashwright_effort effort_of(const std::optional<std::string>& text) {
   bad_value("--effort", *text, "loaded, cached, compile, tune");
 }
 
-// The tensors of one run with the struct that the library takes.
-class Call {
- public:
-  Call(RunInputs& inputs, const Options& options) : inputs_(inputs) {
-    o_.dtype = inputs.dtype;
-    o_.shape = {inputs.q.shape[0], inputs.q.shape[1], inputs.q.shape[2], inputs.v.shape[3]};
-    o_.allocate();
-    lse_.shape = {inputs.q.shape[0], inputs.q.shape[2], inputs.q.shape[1]};
-    lse_.allocate();
-    arguments_.size = sizeof arguments_;
-    arguments_.seed = inputs.config.seed;
-    if (options.offset) arguments_.offset = seed_value("--offset", *options.offset);
-    if (options.q_position) {
-      arguments_.has_q_position = 1;
-      constexpr std::int64_t kMost = std::int64_t{1} << 40;  // the library's own limit is lower
-      arguments_.q_position = int_value("--q-position", *options.q_position, -kMost, kMost);
-    }
-  }
-
-  // Arguments in host memory, or in that of the kernel. Valid until the next call of either.
-  const flashwright_arguments* on_host() {
-    const std::array<flashwright_tensor, 5> views = {inputs_.q.host_view(), inputs_.k.host_view(),
-                                                     inputs_.v.host_view(), o_.host_view(),
-                                                     lse_.host_view()};
-    if (inputs_.alibi_slopes) slopes_ = inputs_.alibi_slopes->host_view();
-    return bind(views, inputs_.blocks.get());
-  }
-  const flashwright_arguments* on_device(const Place& place) {
-    for (Tensor* tensor : all()) tensor->to_device(place);
-    if (inputs_.alibi_slopes) {
-      inputs_.alibi_slopes->to_device(place);
-      slopes_ = inputs_.alibi_slopes->view(place);
-    }
-    if (inputs_.blocks) blocks_.emplace(place, *inputs_.blocks);
-    const std::array<flashwright_tensor, 5> views = {inputs_.q.view(place), inputs_.k.view(place),
-                                                     inputs_.v.view(place), o_.view(place),
-                                                     lse_.view(place)};
-    return bind(views, blocks_ ? blocks_->get() : nullptr);
-  }
-  void fetch_outputs(const Place& place) {
-    o_.from_device(place);
-    lse_.from_device(place);
-  }
-  Tensor& o() { return o_; }
-  Tensor& lse() { return lse_; }
-
- private:
-  std::array<Tensor*, 5> all() { return {&inputs_.q, &inputs_.k, &inputs_.v, &o_, &lse_}; }
-  const flashwright_arguments* bind(const std::array<flashwright_tensor, 5>& views,
-                                    const flashwright_blocks* blocks) {
-    views_ = views;
-    arguments_.q = &views_[0];
-    arguments_.k = &views_[1];
-    arguments_.v = &views_[2];
-    arguments_.o = &views_[3];
-    arguments_.lse = &views_[4];
-    arguments_.blocks = blocks;
-    arguments_.alibi_slopes = inputs_.alibi_slopes ? &slopes_ : nullptr;
-    return &arguments_;
-  }
-
-  RunInputs& inputs_;
-  Tensor o_, lse_;
-  std::array<flashwright_tensor, 5> views_{};
-  flashwright_tensor slopes_{};
-  std::optional<PlacedBlocks> blocks_;
-  flashwright_arguments arguments_{};
-};
-
 Json check(const std::string& config, Call& call, std::int64_t rows) {
   return ask(
       [&](char** text) { return flashwright_check(config.c_str(), call.on_host(), rows, text); });
 }
 
-// Gets the kernel, launches it, and brings the outputs to the host; what is known about it goes to `report`.
-void compute(Context& context, const Options& options, const RunInputs& inputs, Call& call,
-             Json& report) {
+// Gets the kernel of a Config, launches it and brings the outputs to the host; `report` learns what is known about it.
+void compute(Context& context, const Options& options, const RunInputs& inputs,
+             const std::string& config, Call& call, Json& report) {
   const std::int64_t repeat = int_value("--repeat", options.repeat, 1, 1000000);
   const flashwright_effort effort = effort_of(options.effort);
-  const std::string config = inputs.config.text();
   const std::optional<flashwright_shape> shape = inputs.shape();
   Place place;
   place.engine = context.engine(options.effort);
@@ -169,18 +99,58 @@ HostBuffer output_bytes(const Tensor& o, const std::string& type) {
   return bytes;
 }
 
-// Both outputs are complete before the first takes its name.
-void write_outputs(const Options& options, const RunInputs& inputs, Call& call,
+// What a run writes, and where to.
+struct Output {
+  const char* flag;
+  const std::string* path;
+  Tensor* tensor;
+  bool in_type_of_inputs;  // otherwise fp32
+};
+
+std::vector<Output> outputs_of(const Options& options, RunInputs& inputs) {
+  std::vector<Output> all;
+  if (!inputs.backward()) {
+    all = {{"-o", &options.output, &inputs.o, true}, {"--lse", &options.lse, &inputs.lse, false}};
+  } else {
+    if (inputs.dq) all.push_back({"--dq", &options.dq, &*inputs.dq, true});
+    if (inputs.dk) all.push_back({"--dk", &options.dk, &*inputs.dk, true});
+    if (inputs.dv) all.push_back({"--dv", &options.dv, &*inputs.dv, true});
+  }
+  std::erase_if(all, [](const Output& output) { return output.path->empty(); });
+  for (std::size_t i = 0; i < all.size(); ++i)
+    for (std::size_t j = 0; j < i; ++j)
+      if (*all[i].path == *all[j].path)
+        bad_value(all[i].flag, *all[i].path,
+                  fmt::format("another file than that of {}", all[j].flag));
+  return all;
+}
+
+// All outputs are complete before the first takes its name.
+void write_outputs(const std::vector<Output>& outputs, const RunInputs& inputs,
                    std::vector<OutputFile>& files) {
-  std::size_t next = 0;
-  if (!options.output.empty())
-    write_npy(files[next++], inputs.output_type, call.o().shape,
-              output_bytes(call.o(), inputs.output_type));
-  if (!options.lse.empty()) write_npy(files[next++], "<f4", call.lse().shape, call.lse().host);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const Tensor& tensor = *outputs[i].tensor;
+    if (outputs[i].in_type_of_inputs)
+      write_npy(files[i], inputs.output_type, tensor.shape,
+                output_bytes(tensor, inputs.output_type));
+    else
+      write_npy(files[i], "<f4", tensor.shape, tensor.host);
+  }
   for (OutputFile& file : files) file.commit();
 }
 
+std::string gradients_text(const Json& check) {
+  std::string text = check.value("passed", false) ? "passed" : "FAILED";
+  for (const auto& [name, one] : check["gradients"].items())
+    text += fmt::format("; {}: largest error {:.2e}, tolerance {:.2e}{}, {}", name,
+                        one.value("error", 0.0), one.value("tolerance", 0.0),
+                        one.value("finite", true) ? "" : ", NaN or infinity in other places",
+                        counted(one.value("rows", std::int64_t{0}), "row"));
+  return text + "; against float64";
+}
+
 std::string check_text(const Json& check) {
+  if (check.contains("gradients")) return gradients_text(check);
   const std::int64_t rows = check.value("rows", 0);
   if (!check.value("finite", true)) {
     const auto inputs = check.value("non_finite_inputs", std::vector<std::string>());
@@ -228,27 +198,80 @@ void print_report(const Json& report, const RunInputs& inputs) {
   if (report.contains("check")) print_field("check", check_text(report["check"]));
 }
 
+void refuse(const char* flag, const std::string& given, const char* expected) {
+  if (!given.empty()) bad_value(flag, given, expected);
+}
+
+// Which files belong to which direction.
+RunFiles files_of(const Options& options, bool backward) {
+  RunFiles files = options.files;
+  if (!backward) {
+    constexpr const char* kNothing = "nothing, as the direction is forward";
+    refuse("--do", files.d_o, kNothing);
+    refuse("--d-lse", files.d_lse, kNothing);
+    refuse("--o", files.o, "nothing, as the direction is forward; the output is written to -o");
+    refuse("--dq", options.dq, kNothing);
+    refuse("--dk", options.dk, kNothing);
+    refuse("--dv", options.dv, kNothing);
+    return files;
+  }
+  refuse("-o", options.output, "nothing, as the direction is backward; --o is read");
+  if (files.d_o.empty()) bad_value("--do", "", "the gradient of the output, a .npy file");
+  files.lse = options.lse;
+  if (files.o.empty() != files.lse.empty())
+    bad_value(files.o.empty() ? "--o" : "--lse", "",
+              "a file, since the other one was given; without both they are computed");
+  return files;
+}
+
+void set_launch_options(const Options& options, RunInputs& inputs) {
+  if (options.offset) inputs.offset = seed_value("--offset", *options.offset);
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;  // the library's own limit is lower
+  if (options.q_position)
+    inputs.q_position = int_value("--q-position", *options.q_position, -kMost, kMost);
+  if (!inputs.backward()) return;
+  // Without a file all gradients are computed, to be timed and checked.
+  const bool all = options.dq.empty() && options.dk.empty() && options.dv.empty();
+  const auto want = [&](const std::string& path, const Tensor& like) {
+    std::optional<Tensor> out;
+    if (path.empty() && !all) return out;
+    out.emplace();
+    out->dtype = like.dtype;
+    out->shape = like.shape;
+    out->allocate();
+    return out;
+  };
+  inputs.dq = want(options.dq, inputs.q);
+  inputs.dk = want(options.dk, inputs.k);
+  inputs.dv = want(options.dv, inputs.v);
+}
+
 Exit run_run(Context& context, const Options& options) {
-  if (!options.output.empty() && options.output == options.lse)
-    bad_value("--lse", options.lse, "another file than that of -o");
   const std::int64_t rows =
       options.check_rows ? int_value("--check-rows", *options.check_rows, 1, 1 << 30) : 1000;
-  RunInputs inputs = read_inputs(options.files, options.config, options.shape);
+  ConfigInput given = read_config(options.config);
+  const bool backward = given.config.value("direction", Json()) == "backward";
+  RunInputs inputs = read_inputs(files_of(options, backward), std::move(given), options.shape);
   for (const std::string& text : inputs.notes) note(context, text);
-  Call call(inputs, options);
+  set_launch_options(options, inputs);
+  Call call(inputs, inputs.backward());
+  const std::vector<Output> outputs = outputs_of(options, inputs);
   std::vector<OutputFile>
       files;  // opened before the work, so that a folder that cannot be written fails early
-  if (!options.output.empty()) files.emplace_back("-o", options.output);
-  if (!options.lse.empty()) files.emplace_back("--lse", options.lse);
+  for (const Output& output : outputs) files.emplace_back(output.flag, *output.path);
   // The reference makes the checks of a launch; shapes that do not fit are refused before anything is compiled.
-  if (inputs.q.elements() > 0) check(inputs.config.text(), call, 1);
+  const std::string config = inputs.config.text();
+  if (inputs.q.elements() > 0) check(config, call, 1);
 
   Json report;
-  compute(context, options, inputs, call, report);
-  if (options.check || options.check_rows)
-    report["check"] = check(inputs.config.text(), call, rows);
+  if (inputs.backward() && !inputs.forward_given) {
+    Call forward(inputs, false);
+    compute(context, options, inputs, inputs.forward_config(), forward, report["forward"]);
+  }
+  compute(context, options, inputs, config, call, report);
+  if (options.check || options.check_rows) report["check"] = check(config, call, rows);
   const bool passed = !report.contains("check") || report["check"].value("passed", false);
-  if (passed) write_outputs(options, inputs, call, files);
+  if (passed) write_outputs(outputs, inputs, files);
   if (passed)
     for (const OutputFile& file : files) report["outputs"].push_back(file.path());
   if (context.json) {
@@ -257,15 +280,26 @@ Exit run_run(Context& context, const Options& options) {
     return passed ? Exit::ok : Exit::check_failed;
   }
   print_report(report, inputs);
-  if (passed && !options.output.empty())
-    print_field("wrote", fmt::format("{} {} '{}'", options.output,
-                                     shape_text(call.o().shape.data(), call.o().shape.size()),
-                                     inputs.output_type));
-  if (passed && !options.lse.empty())
-    print_field("wrote", fmt::format("{} {} '<f4'", options.lse,
-                                     shape_text(call.lse().shape.data(), call.lse().shape.size())));
+  for (const Output& output : outputs)
+    if (passed)
+      print_field("wrote",
+                  fmt::format("{} {} '{}'", *output.path,
+                              shape_text(output.tensor->shape.data(), output.tensor->shape.size()),
+                              output.in_type_of_inputs ? inputs.output_type : "<f4"));
   if (!passed && !files.empty()) print_field("outputs", "not written, as the check failed");
   return passed ? Exit::ok : Exit::check_failed;
+}
+
+void add_backward(CLI::App& command, Options& options) {
+  const auto file = [&](const char* name, std::string& value, const char* about) {
+    command.add_option(name, value, about)->group("Backward")->type_name("FILE");
+  };
+  file("--do", options.files.d_o, "gradient of the output, with --direction backward");
+  file("--o", options.files.o, "output of the forward pass, with --lse; without both: computed");
+  file("--d-lse", options.files.d_lse, "gradient of the log-sum-exp, fp32 (default: 0)");
+  file("--dq", options.dq, "file for the gradient of the queries");
+  file("--dk", options.dk, "file for the gradient of the keys");
+  file("--dv", options.dv, "file for the gradient of the values; what has no file is not computed");
 }
 
 }  // namespace
@@ -282,8 +316,11 @@ void add_run(CLI::App& app, Context& context) {
   command
       ->add_option("-o,--output", options->output, "file for the output (batch, seq, heads, dim)")
       ->type_name("FILE");
-  command->add_option("--lse", options->lse, "file for the log-sum-exp (batch, heads, seq), fp32")
+  command
+      ->add_option("--lse", options->lse,
+                   "file for the log-sum-exp (batch, heads, seq), fp32; read by a backward run")
       ->type_name("FILE");
+  add_backward(*command, *options);
   command->add_flag("--check", options->check, "compare with the float64 reference");
   command
       ->add_option("--check-rows", options->check_rows,

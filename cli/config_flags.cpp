@@ -67,6 +67,8 @@ void ConfigFlags::add_to(CLI::App& command) {
   };
   option("--config", "JSON", config,
          "a Config as JSON, or a file with one ('-': standard input); flags go before it");
+  option("--direction", "NAME", direction,
+         "forward, or backward: the gradients of q, k and v (default forward)");
   option("--dtype", "NAME", dtype, "fp16, bf16, fp32 (default bf16)");
   option("--head-dim", "N", head_dim, "of queries and keys: 8..256 in steps of 8");
   option("--head-dim-v", "N", head_dim_v, "of values and outputs (default: that of queries)");
@@ -86,7 +88,7 @@ void ConfigFlags::add_to(CLI::App& command) {
       ->group(kGroup);
   command
       .add_flag("--deterministic", deterministic,
-                "forbid results that depend on the order of atomics")
+                "the same bits on every run: no sum in the order of arrival")
       ->group(kGroup);
 }
 
@@ -94,6 +96,7 @@ ConfigInput read_config(const ConfigFlags& flags) {
   ConfigInput input;
   Json& config = input.config;
   if (flags.config) config = parse_config(*flags.config);
+  if (flags.direction) config["direction"] = *flags.direction;
   if (flags.dtype) config["dtype"] = *flags.dtype;
   if (flags.head_dim) config["head_dim"] = int_value("--head-dim", *flags.head_dim, 0, 1 << 20);
   if (flags.head_dim_v)

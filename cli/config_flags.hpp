@@ -10,7 +10,7 @@
 namespace cli {
 
 struct ConfigFlags {
-  std::optional<std::string> config, dtype, head_dim, head_dim_v, mask, dropout, seed,
+  std::optional<std::string> config, direction, dtype, head_dim, head_dim_v, mask, dropout, seed,
       softmax_scale, softcap, target, schedule;
   bool alibi = false, deterministic = false;
 

@@ -91,6 +91,15 @@ PlacedBlocks::PlacedBlocks(const Place& place, const flashwright_blocks& host) :
   view_.partial_offsets = copy(host.partial_offsets, rows + 1);
   view_.partial_columns = copy(host.partial_columns, host.partial_offsets[rows]);
   view_.partial_bits = copy(host.partial_bits, host.partial_offsets[rows] * host.block_q * words);
+  if (host.full_query_offsets == nullptr) return;
+  const std::int64_t columns =
+      host.batch * host.heads * ((host.seq_kv + host.block_kv - 1) / host.block_kv);
+  view_.full_query_offsets = copy(host.full_query_offsets, columns + 1);
+  view_.full_query_rows = copy(host.full_query_rows, host.full_query_offsets[columns]);
+  view_.partial_query_offsets = copy(host.partial_query_offsets, columns + 1);
+  const std::int64_t partial = host.partial_query_offsets[columns];
+  view_.partial_query_rows = copy(host.partial_query_rows, partial);
+  view_.partial_query_places = copy(host.partial_query_places, partial);
 }
 
 }  // namespace cli

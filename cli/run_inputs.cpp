@@ -53,7 +53,7 @@ Input read_input(const std::string& flag, const std::string& path, std::optional
 }
 
 // The element type of the computation: --dtype, else that of the files.
-DType choose_dtype(const std::array<Input, 3>& inputs, std::optional<DType> wanted) {
+DType choose_dtype(const std::vector<Input>& inputs, std::optional<DType> wanted) {
   if (wanted) return *wanted;
   for (const Input& input : inputs)
     if (input.dtype != inputs[0].dtype)
@@ -141,6 +141,20 @@ BlocksPointer read_blocks(const std::string& path, const std::string& size, cons
   return BlocksPointer(blocks, &flashwright_blocks_free);
 }
 
+// One number for each query, (batch, heads, seq); whether the shape fits is the library's to say.
+Tensor read_sums(const char* flag, const std::string& path) {
+  NpyArray array = read_npy(flag, path, {"<f4"}, "'<f4' (float32)");
+  if (array.shape.size() != 3)
+    throw Error(Exit::bad_input,
+                fmt::format("{} {}: the shape is {}; expected (batch, heads, seq)", flag, path,
+                            shape_text(array.shape.data(), array.shape.size())));
+  Tensor sums;
+  sums.dtype = DType::fp32;
+  sums.shape = array.shape;
+  sums.host = std::move(array.bytes);
+  return sums;
+}
+
 // The slopes of the heads; whether the shape fits is the library's to say.
 Tensor read_slopes(const std::string& path) {
   NpyArray array = read_npy("--alibi-slopes", path, {"<f4"}, "'<f4' (float32)");
@@ -167,16 +181,30 @@ std::optional<flashwright_shape> RunInputs::shape() const {
   return shape;
 }
 
-RunInputs read_inputs(const RunFiles& files, const ConfigFlags& config, const ShapeFlags& shape) {
+bool RunInputs::backward() const {
+  return config.config.contains("direction") && config.config["direction"] == "backward";
+}
+
+std::string RunInputs::forward_config() const {
+  ConfigInput forward = config;
+  for (const char* field : {"direction", "schedule"}) forward.config.erase(field);
+  return forward.text();
+}
+
+RunInputs read_inputs(const RunFiles& files, ConfigInput config, const ShapeFlags& shape) {
   RunInputs out;
-  out.config = read_config(config);
+  out.config = std::move(config);
   Json& fields = out.config.config;
   if (out.config.mask() == "blocks" && out.config.blocks_file.empty())
     bad_value("--mask", "blocks", "blocks:FILE, a .npy with the element mask of this run");
   const std::optional<DType> wanted = wanted_dtype(fields);
-  std::array<Input, 3> inputs = {read_input("--q", files.q, wanted),
-                                 read_input("--k", files.k, wanted),
-                                 read_input("--v", files.v, wanted)};
+  std::vector<Input> inputs;
+  inputs.push_back(read_input("--q", files.q, wanted));
+  inputs.push_back(read_input("--k", files.k, wanted));
+  inputs.push_back(read_input("--v", files.v, wanted));
+  if (out.backward()) inputs.push_back(read_input("--do", files.d_o, wanted));
+  out.forward_given = out.backward() && !files.o.empty();
+  if (out.forward_given) inputs.push_back(read_input("--o", files.o, wanted));
   out.dtype = choose_dtype(inputs, wanted);
   set_head_dim(fields, "head_dim", inputs[0].label, inputs[0].array.shape[3]);
   set_head_dim(fields, "head_dim_v", inputs[2].label, inputs[2].array.shape[3]);
@@ -188,6 +216,18 @@ RunInputs read_inputs(const RunFiles& files, const ConfigFlags& config, const Sh
   out.k = tensor_of(inputs[1], out.dtype, out.notes);
   out.v = tensor_of(inputs[2], out.dtype, out.notes);
   compare_shape(shape, out.q, out.k);
+  if (out.backward()) out.d_o = tensor_of(inputs[3], out.dtype, out.notes);
+  if (out.forward_given) {
+    out.o = tensor_of(inputs[4], out.dtype, out.notes);
+    out.lse = read_sums("--lse", files.lse);
+  } else {
+    out.o.dtype = out.dtype;
+    out.o.shape = {out.q.shape[0], out.q.shape[1], out.q.shape[2], out.v.shape[3]};
+    out.o.allocate();
+    out.lse.shape = {out.q.shape[0], out.q.shape[2], out.q.shape[1]};
+    out.lse.allocate();
+  }
+  if (!files.d_lse.empty()) out.d_lse = read_sums("--d-lse", files.d_lse);
   if (!out.config.blocks_file.empty())
     out.blocks = read_blocks(out.config.blocks_file, files.block_size, out.q, out.k);
   if (!files.alibi_slopes.empty()) {

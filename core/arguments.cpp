@@ -79,32 +79,78 @@ void check_extent(const char* name, const TensorView& tensor, int dimension, std
       fmt::format("{} = {} in dimension {}", meaning, expected, dimension));
 }
 
+// Tensors with a row for each query: o and its gradient, q's gradient.
+void check_query_rows(const char* name, const TensorView& tensor, const Problem& problem,
+                      const Shape& shape, int head_dim, const char* dim_name) {
+  check_tensor(name, tensor, problem, problem.dtype, 4);
+  check_extent(name, tensor, 0, shape.batch, "batch of q");
+  check_extent(name, tensor, 1, shape.seq_q, "seq_q of q");
+  check_extent(name, tensor, 2, shape.heads_q, "heads of q");
+  check_extent(name, tensor, 3, head_dim, dim_name);
+}
+
+// Tensors with a row for each key: v and the gradients of k and v.
+void check_key_rows(const char* name, const TensorView& tensor, const Problem& problem,
+                    const Shape& shape, int head_dim, const char* dim_name) {
+  check_tensor(name, tensor, problem, problem.dtype, 4);
+  check_extent(name, tensor, 0, shape.batch, "batch of q");
+  check_extent(name, tensor, 1, shape.seq_kv, "seq_kv of k");
+  check_extent(name, tensor, 2, shape.heads_kv, "heads of k");
+  check_extent(name, tensor, 3, head_dim, dim_name);
+}
+
+// One number for each query: the LSE and its gradient.
+void check_query_numbers(const char* name, const TensorView& tensor, const Problem& problem,
+                         const Shape& shape) {
+  check_tensor(name, tensor, problem, DType::fp32, 3);
+  check_extent(name, tensor, 0, shape.batch, "batch of q");
+  check_extent(name, tensor, 1, shape.heads_q, "heads of q");
+  check_extent(name, tensor, 2, shape.seq_q, "seq_q of q");
+}
+
+// What only a backward launch has.
+void check_gradients(const Problem& problem, const Arguments& args, const Shape& shape) {
+  const std::array<std::pair<const char*, const std::optional<TensorView>*>, 5> all = {
+      {{"d_o", &args.d_o},
+       {"d_lse", &args.d_lse},
+       {"dq", &args.dq},
+       {"dk", &args.dk},
+       {"dv", &args.dv}}};
+  if (problem.direction == Direction::forward) {
+    for (const auto& [name, tensor] : all)
+      if (*tensor) bad(name, "a tensor", "none, as the direction is 'forward'");
+    return;
+  }
+  if (!args.lse)
+    bad("lse", "no tensor", "that of the forward pass, as the direction is 'backward'");
+  if (!args.d_o) bad("d_o", "no tensor", "the gradient of o, as the direction is 'backward'");
+  if (!args.dq && !args.dk && !args.dv)
+    bad("dq, dk, dv", "none of them", "the gradients that are wanted, at least one");
+  check_query_rows("d_o", *args.d_o, problem, shape, problem.head_dim_v, "head_dim_v");
+  if (args.d_lse) check_query_numbers("d_lse", *args.d_lse, problem, shape);
+  if (args.dq) check_query_rows("dq", *args.dq, problem, shape, problem.head_dim, "head_dim");
+  if (args.dk) check_key_rows("dk", *args.dk, problem, shape, problem.head_dim, "head_dim");
+  if (args.dv) check_key_rows("dv", *args.dv, problem, shape, problem.head_dim_v, "head_dim_v");
+  for (std::size_t i = 2; i < all.size(); ++i)
+    if (*all[i].second) check_output(all[i].first, **all[i].second);
+}
+
 Shape check_shapes(const Problem& problem, const Arguments& args) {
   check_tensor("q", args.q, problem, problem.dtype, 4);
   check_tensor("k", args.k, problem, problem.dtype, 4);
-  check_tensor("v", args.v, problem, problem.dtype, 4);
-  check_tensor("o", args.o, problem, problem.dtype, 4);
   const Shape shape{args.q.shape[0], args.q.shape[2], args.k.shape[2], args.q.shape[1],
                     args.k.shape[1]};
   check_extent("q", args.q, 3, problem.head_dim, "head_dim");
   check_extent("k", args.k, 3, problem.head_dim, "head_dim");
   check_extent("k", args.k, 0, shape.batch, "batch of q");
-  check_extent("v", args.v, 0, shape.batch, "batch of q");
-  check_extent("v", args.v, 1, shape.seq_kv, "seq_kv of k");
-  check_extent("v", args.v, 2, shape.heads_kv, "heads of k");
-  check_extent("v", args.v, 3, problem.head_dim_v, "head_dim_v");
-  check_extent("o", args.o, 0, shape.batch, "batch of q");
-  check_extent("o", args.o, 1, shape.seq_q, "seq_q of q");
-  check_extent("o", args.o, 2, shape.heads_q, "heads of q");
-  check_extent("o", args.o, 3, problem.head_dim_v, "head_dim_v");
-  check_output("o", args.o);
-  if (args.lse) {
-    check_tensor("lse", *args.lse, problem, DType::fp32, 3);
-    check_extent("lse", *args.lse, 0, shape.batch, "batch of q");
-    check_extent("lse", *args.lse, 1, shape.heads_q, "heads of q");
-    check_extent("lse", *args.lse, 2, shape.seq_q, "seq_q of q");
-    check_output("lse", *args.lse);
+  check_key_rows("v", args.v, problem, shape, problem.head_dim_v, "head_dim_v");
+  check_query_rows("o", args.o, problem, shape, problem.head_dim_v, "head_dim_v");
+  if (args.lse) check_query_numbers("lse", *args.lse, problem, shape);
+  if (problem.direction == Direction::forward) {
+    check_output("o", args.o);
+    if (args.lse) check_output("lse", *args.lse);
   }
+  check_gradients(problem, args, shape);
   if (shape.heads_q > 0 && (shape.heads_kv == 0 || shape.heads_q % shape.heads_kv != 0))
     bad("k", fmt::format("{} kv heads for {} q heads", shape.heads_kv, shape.heads_q),
         "a number of kv heads by which the q heads are divisible");
@@ -131,10 +177,15 @@ void check_devices(const Arguments& args) {
   same("v", args.v);
   same("o", args.o);
   if (args.lse) same("lse", *args.lse);
+  if (args.d_o) same("d_o", *args.d_o);
+  if (args.d_lse) same("d_lse", *args.d_lse);
+  if (args.dq) same("dq", *args.dq);
+  if (args.dk) same("dk", *args.dk);
+  if (args.dv) same("dv", *args.dv);
   if (args.alibi_slopes) same("alibi_slopes", *args.alibi_slopes);
 }
 
-void check_blocks(const BlockLists& blocks, const Shape& shape) {
+void check_blocks(const BlockLists& blocks, const Problem& problem, const Shape& shape) {
   if (blocks.seq_q != shape.seq_q || blocks.seq_kv != shape.seq_kv)
     bad("blocks", fmt::format("lists for a mask of length {} x {}", blocks.seq_q, blocks.seq_kv),
         fmt::format("lists for the sequence length {} x {}", shape.seq_q, shape.seq_kv));
@@ -148,6 +199,11 @@ void check_blocks(const BlockLists& blocks, const Shape& shape) {
     bad("blocks", fmt::format("heads {}", blocks.heads), fmt::format("1 or {}", shape.heads_q));
   if (blocks.full_offsets == nullptr || blocks.partial_offsets == nullptr)
     bad("blocks", "no offsets", "full_offsets and partial_offsets, one entry more than rows");
+  if (problem.direction == Direction::backward &&
+      (blocks.full_query_offsets == nullptr || blocks.partial_query_offsets == nullptr))
+    bad("blocks", "no lists by key blocks",
+        "full_query_offsets and partial_query_offsets, as the direction is 'backward'; "
+        "flashwright_blocks_transpose makes them");
 }
 
 void check_slopes(const TensorView& slopes, const Problem& problem, const Shape& shape) {
@@ -177,6 +233,16 @@ bool rows_aligned(const TensorView& tensor) {
   return true;
 }
 
+bool all_aligned(const Arguments& args, const Shape& shape) {
+  if (!rows_aligned(args.q) || !rows_aligned(args.o)) return false;
+  for (const std::optional<TensorView>* tensor : {&args.d_o, &args.dq})
+    if (*tensor && !rows_aligned(**tensor)) return false;
+  if (shape.seq_kv == 0) return true;
+  for (const std::optional<TensorView>* tensor : {&args.dk, &args.dv})
+    if (*tensor && !rows_aligned(**tensor)) return false;
+  return rows_aligned(args.k) && rows_aligned(args.v);
+}
+
 void set_strides(ParamValues& values, Param first, const TensorView& tensor) {
   // The table lists batch, row and head strides next to each other.
   const int base = static_cast<int>(first);
@@ -196,6 +262,12 @@ void set_blocks(ParamValues& values, const BlockLists& blocks) {
   values.set_pointer(Param::partial_offsets, blocks.partial_offsets);
   values.set_pointer(Param::partial_columns, blocks.partial_columns);
   values.set_pointer(Param::partial_bits, blocks.partial_bits);
+  values.set_int(Param::key_blocks, blocks.key_blocks());
+  values.set_pointer(Param::full_query_offsets, blocks.full_query_offsets);
+  values.set_pointer(Param::full_query_rows, blocks.full_query_rows);
+  values.set_pointer(Param::partial_query_offsets, blocks.partial_query_offsets);
+  values.set_pointer(Param::partial_query_rows, blocks.partial_query_rows);
+  values.set_pointer(Param::partial_query_places, blocks.partial_query_places);
 }
 
 }  // namespace
@@ -238,6 +310,27 @@ void set_tensors(ParamValues& values, const Arguments& args) {
   values.set_pointer(Param::lse, args.lse->data);
   values.set_int(Param::lse_batch_stride, args.lse->stride[0]);
   values.set_int(Param::lse_head_stride, args.lse->stride[1]);
+}
+
+// Whether a gradient is wanted and has elements.
+bool wanted(const std::optional<TensorView>& tensor) { return tensor && has_elements(*tensor); }
+
+void set_gradients(ParamValues& values, const Arguments& args) {
+  values.at(Param::o_given) = values.at(Param::o);
+  values.at(Param::lse_given) = values.at(Param::lse);
+  const auto set = [&](Param base, const std::optional<TensorView>& tensor) {
+    if (!wanted(tensor)) return;  // null: kernels leave it out
+    values.set_pointer(base, tensor->data);
+    set_strides(values, static_cast<Param>(static_cast<int>(base) + 1), *tensor);
+  };
+  set(Param::d_o, args.d_o);
+  set(Param::dq, args.dq);
+  set(Param::dk, args.dk);
+  set(Param::dv, args.dv);
+  if (!args.d_lse) return;
+  values.set_pointer(Param::d_lse, args.d_lse->data);
+  values.set_int(Param::d_lse_batch_stride, args.d_lse->stride[0]);
+  values.set_int(Param::d_lse_head_stride, args.d_lse->stride[1]);
 }
 
 void set_shape(ParamValues& values, const Shape& shape) {
@@ -286,7 +379,7 @@ ResolvedArguments resolve(const Config& config, const Problem& problem, const Ar
   check_devices(args);
   if (problem.mask == Mask::Kind::blocks) {
     if (!args.blocks) bad("blocks", "none", "block lists, as the mask is 'blocks'");
-    check_blocks(*args.blocks, shape);
+    check_blocks(*args.blocks, problem, shape);
   } else if (args.blocks) {
     bad("blocks", "block lists", fmt::format("none, as the mask is '{}'", to_string(problem.mask)));
   }
@@ -301,9 +394,12 @@ ResolvedArguments resolve(const Config& config, const Problem& problem, const Ar
     bad("q_position", std::to_string(q_position), fmt::format("below {} in size", kMaxSequence));
 
   out.device_index = args.q.device_index;
-  out.empty = !has_elements(args.o);
+  const bool backward = problem.direction == Direction::backward;
+  out.empty =
+      backward ? !wanted(args.dq) && !wanted(args.dk) && !wanted(args.dv) : !has_elements(args.o);
   ParamValues& values = out.values;
   set_tensors(values, args);
+  if (backward) set_gradients(values, args);
   set_shape(values, shape);
   set_factors(values, config);
   if (args.alibi_slopes) set_slopes(values, *args.alibi_slopes);
@@ -316,14 +412,14 @@ ResolvedArguments resolve(const Config& config, const Problem& problem, const Ar
   values.at(Param::dropout_key) = dropout_key(args.seed, args.offset);
   values.set_pointer(Param::rng_state, args.rng_state);
   if (args.blocks) set_blocks(values, *args.blocks);
-  const bool aligned = rows_aligned(args.q) && rows_aligned(args.o) &&
-                       (shape.seq_kv == 0 || (rows_aligned(args.k) && rows_aligned(args.v)));
-  values.set_int(Param::aligned, aligned ? 1 : 0);
+  values.set_int(Param::aligned, all_aligned(args, shape) ? 1 : 0);
 
   const std::int64_t query_blocks = args.blocks ? args.blocks->query_blocks() : 0;
   const std::int64_t block_q = args.blocks ? args.blocks->block_q : 0;
-  const std::array<std::int64_t, 7> rule = {
-      shape.batch, shape.heads_q, shape.heads_kv, shape.seq_q, shape.seq_kv, query_blocks, block_q};
+  const std::int64_t block_kv = args.blocks ? args.blocks->block_kv : 0;
+  const std::array<std::int64_t, kRuleVariables> rule = {
+      shape.batch, shape.heads_q, shape.heads_kv,  shape.seq_q,     shape.seq_kv,   query_blocks,
+      block_q,     block_kv,      wanted(args.dq), wanted(args.dk), wanted(args.dv)};
   std::copy(rule.begin(), rule.end(), out.rule_values.begin());
   return out;
 }

@@ -23,7 +23,8 @@ struct Shape {
 };
 std::string to_string(const Shape& shape);  // "b4 h32/8 q4096 kv4096"
 
-// A tensor in the logical order (batch, seq, heads, dim), or (batch, heads, seq) for the LSE.
+// A tensor in the logical order (batch, seq, heads, dim), or (batch, heads, seq) for the LSE and its
+// gradient.
 // Strides count elements.
 struct TensorView {
   void* data = nullptr;
@@ -43,6 +44,10 @@ TensorView dense_view(void* data, DType dtype, std::array<std::int64_t, 4> shape
 // block is visible throughout; bit j of word w in row i of partial block p tells whether query i of
 // the block sees its key 32 w + j. Column numbers below 0 are padding. The arrays lie in the
 // kernel's memory.
+//
+// A backward launch has the same blocks also by key blocks: for each c = matrix * key_blocks + key / block_kv the
+// query blocks query_rows[query_offsets[c] .. query_offsets[c + 1]), with a partial block its place in
+// partial_columns, which is that of its bits.
 struct BlockLists {
   std::int64_t seq_q = 0, seq_kv = 0;      // the lengths that the lists were made for
   std::int64_t block_q = 0, block_kv = 0;  // queries and keys of a block
@@ -52,9 +57,17 @@ struct BlockLists {
   const std::int32_t* partial_offsets = nullptr;
   const std::int32_t* partial_columns = nullptr;
   const std::uint32_t* partial_bits = nullptr;
+  const std::int32_t* full_query_offsets = nullptr;  // these five: null when not given
+  const std::int32_t* full_query_rows = nullptr;
+  const std::int32_t* partial_query_offsets = nullptr;
+  const std::int32_t* partial_query_rows = nullptr;
+  const std::int32_t* partial_query_places = nullptr;
   std::int64_t query_blocks() const { return block_q > 0 ? (seq_q + block_q - 1) / block_q : 0; }
+  std::int64_t key_blocks() const { return block_kv > 0 ? (seq_kv + block_kv - 1) / block_kv : 0; }
 };
 
+// Forward: o and lse are written. Backward: both are read, as a forward launch of the same Config left
+// them, and the gradients are written.
 struct Arguments {
   TensorView q, k, v, o;
   std::optional<TensorView> lse;
@@ -65,15 +78,20 @@ struct Arguments {
   std::optional<BlockLists> blocks;  // with mask "blocks"
   // With alibi: fp32 (heads_q) or (batch, heads_q), any strides. Score += slope * (kv - q - q_position).
   std::optional<TensorView> alibi_slopes;
+  // Backward: the gradients of o and, unless it is 0, of lse; and those that are wanted, one at least.
+  std::optional<TensorView> d_o, d_lse;
+  std::optional<TensorView> dq, dk, dv;
 };
+
+constexpr int kRuleVariables = 11;
 
 // One checked launch.
 struct ResolvedArguments {
   Shape shape;
   ParamValues values;
-  std::array<double, 7> rule_values{};  // in the order of rule_variables()
+  std::array<double, kRuleVariables> rule_values{};  // in the order of rule_variables()
   int device_index = 0;
-  bool empty = false;  // an output has no element: nothing to do
+  bool empty = false;  // no output has an element: nothing to do
 };
 
 // Throws Error(bad_argument) that names the argument, what was given and what is allowed.

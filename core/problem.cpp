@@ -94,14 +94,21 @@ std::string head_dim_fault(const char* name, int value) {
 
 }  // namespace
 
+const char* to_string(Direction direction) {
+  constexpr const char* kNames[] = {"forward", "backward"};
+  return kNames[static_cast<int>(direction)];
+}
+
 std::string to_string(const Problem& problem) {
-  std::string text = fmt::format("forward {} d{}", to_string(problem.dtype), problem.head_dim);
+  std::string text = fmt::format("{} {} d{}", to_string(problem.direction),
+                                 to_string(problem.dtype), problem.head_dim);
   if (problem.head_dim_v != problem.head_dim) text += fmt::format("/{}", problem.head_dim_v);
   text += fmt::format(" {}", to_string(problem.mask));
   if (problem.dropout) text += " dropout";
   if (problem.softcap) text += " softcap";
   if (problem.alibi) text += " alibi";
   if (problem.negative_scale) text += " negative scale";
+  if (problem.deterministic) text += " deterministic";
   if (problem.algorithm == Algorithm::unfused) text += " unfused";
   return text + " " + to_string(problem.target);
 }
@@ -125,8 +132,9 @@ std::vector<std::string> config_faults(const Config& config) {
   const auto add = [&faults](std::string fault) {
     if (!fault.empty()) faults.push_back(std::move(fault));
   };
-  if (config.direction != "forward")
-    add(fmt::format("direction is '{}'; allowed: forward", config.direction));
+  if (config.direction != to_string(Direction::forward) &&
+      config.direction != to_string(Direction::backward))
+    add(fmt::format("direction is '{}'; allowed: forward, backward", config.direction));
   add(head_dim_fault("head_dim", config.head_dim));
   if (config.head_dim_v != 0) add(head_dim_fault("head_dim_v", config.head_dim_v));
   if (!(config.dropout >= 0 && config.dropout < 1))
@@ -144,6 +152,8 @@ Problem normalise(const Config& config, const Target& target) {
   if (!faults.empty())
     throw Error(Status::bad_argument, fmt::format("config: {}", fmt::join(faults, "; ")));
   Problem problem;
+  const bool backward = config.direction == to_string(Direction::backward);
+  if (backward) problem.direction = Direction::backward;
   problem.dtype = config.dtype;
   problem.head_dim = config.head_dim;
   problem.head_dim_v = config.head_dim_v == 0 ? config.head_dim : config.head_dim_v;
@@ -151,8 +161,10 @@ Problem normalise(const Config& config, const Target& target) {
   problem.dropout = config.dropout > 0;
   problem.softcap = config.softcap.has_value();
   problem.alibi = config.alibi;
-  problem.negative_scale = target.backend == BackendKind::cuda && !problem.softcap &&
-                           config.softmax_scale.value_or(1) < 0;
+  const bool gpu = target.backend == BackendKind::cuda;
+  problem.negative_scale =
+      gpu && !backward && !problem.softcap && config.softmax_scale.value_or(1) < 0;
+  problem.deterministic = gpu && backward && config.deterministic;
   problem.target = target;
   return problem;
 }

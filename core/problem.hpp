@@ -12,7 +12,9 @@
 
 namespace flashwright {
 
-enum class Direction : std::uint8_t { forward };
+// `backward` gives the gradients of q, k and v from those of the outputs.
+enum class Direction : std::uint8_t { forward, backward };
+const char* to_string(Direction direction);
 
 // How the answer is computed. `unfused` keeps all scores in memory: three passes, the computation
 // that tiled attention replaces. It is the yardstick of `bench --against unfused`.
@@ -29,7 +31,8 @@ struct Problem {
   bool softcap = false;
   bool alibi = false;
   Target target;
-  bool negative_scale = false;  // GPU: the smallest score has the largest weight
+  bool negative_scale = false;  // GPU, forward: the smallest score has the largest weight
+  bool deterministic = false;   // GPU, backward: no sum in the order in which blocks arrive
 
   std::strong_ordering operator<=>(const Problem&) const = default;
   bool operator==(const Problem&) const = default;

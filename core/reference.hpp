@@ -68,10 +68,13 @@ struct OutputRow {
 
 // Up to `max_rows` rows spread over batch, heads and queries; the very last row is always among
 // them.
-std::vector<RowIndex> sample_rows(const Arguments& arguments, std::int64_t max_rows);
+std::vector<RowIndex> sample_rows(const TensorView& tensor, std::int64_t max_rows);
+inline std::vector<RowIndex> sample_rows(const Arguments& arguments, std::int64_t max_rows) {
+  return sample_rows(arguments.q, max_rows);
+}
 OutputRow read_output(const Arguments& arguments, const RowIndex& row);
 
-// Which of "q", "k", "v" hold NaN or infinity, in host memory. Kernels multiply what a mask hides by 0,
+// Which of "q", "k", "v", "d_o" hold NaN or infinity, in host memory. Kernels multiply what a mask hides by 0,
 // so in v it shows in rows that the reference finds finite.
 std::vector<std::string> non_finite_inputs(const Arguments& arguments);
 

@@ -23,6 +23,8 @@ const std::vector<Knob>& knobs() {
       {"mk", &Schedule::key_block, "key_block"},
       {"md", &Schedule::dim_block, "dim_block"},
       {"u", &Schedule::unroll, "unroll"},
+      {"tk", &Schedule::tasks, "tasks"},
+      {"qt", &Schedule::query_tiles, "query_tiles"},
   };
   return table;
 }

@@ -27,6 +27,8 @@ struct Schedule {
   int key_block = 0;       // CPU: keys per register tile of Q K^T
   int dim_block = 0;       // CPU: head dims per register tile of P V
   int unroll = 0;          // CPU: steps of the inner loops in one turn
+  int tasks = 0;           // CPU, backward: tasks aimed at when there are fewer key heads
+  int query_tiles = 0;     // CPU, backward: tiles of queries that meet a tile of keys in turn
 
   std::strong_ordering operator<=>(const Schedule&) const = default;
   bool operator==(const Schedule&) const = default;

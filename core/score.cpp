@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.hpp"
+#include "core/expr_grad.hpp"
 #include "core/expr_parse.hpp"
 
 namespace flashwright {
@@ -36,6 +37,8 @@ ExprPtr joined(const FoldedScore& parts) {
 
 // The sum in units of the factor on the left.
 FoldedScore split_sum(Op op, const FoldedScore& a, const FoldedScore& b) {
+  const bool plain_number = !a.value && a.factor->op == Op::number && !b.factor;
+  if (plain_number) return {nullptr, call(op, {a.factor, b.value})};
   const ExprPtr right = times(over(b.factor, a.factor), b.value);
   return {a.factor, call(op, {a.value ? a.value : number(1), right ? right : number(1)})};
 }
@@ -78,6 +81,12 @@ ExprPtr score_expr(bool softcap, bool alibi) {
   if (softcap) out = substitute(kCapped, "score", out);
   if (alibi) out = substitute(kAlibi, "score", out);
   return out;
+}
+
+ExprPtr score_derivative(const Problem& problem) {
+  static const ExprPtr kOfCap = derivative(score_expr(true, false), "score");
+  // What is added to a score does not depend on it.
+  return problem.softcap ? kOfCap : number(1);
 }
 
 FoldedScore fold_score(const ExprPtr& expr) {

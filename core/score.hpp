@@ -14,6 +14,10 @@ inline ExprPtr score_expr(const Problem& problem) {
   return score_expr(problem.softcap, problem.alibi);
 }
 
+// The derivative of the changed score with respect to `score`: what a gradient is multiplied by on its way back.
+// The number 1 unless there is a cap.
+ExprPtr score_derivative(const Problem& problem);
+
 // factor * value is the expression at score = softmax_scale * (the plain product, which `value` calls
 // `score`). The factor is the same for the whole launch, so that the exponential takes it at no cost; it
 // is null for 1. What `value` computes from softmax_scale, softcap and slope alone, it computes in subtrees

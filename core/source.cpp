@@ -8,8 +8,13 @@
 namespace flashwright {
 
 const std::vector<std::string>& rule_variables() {
-  static const std::vector<std::string> names = {"batch",  "heads_q",      "heads_kv", "seq_q",
-                                                 "seq_kv", "query_blocks", "block_q"};
+  static const std::vector<std::string> names = {
+      "batch",    "heads_q", "heads_kv", "seq_q", "seq_kv", "query_blocks",
+      "block_q",   // of the block lists, or 0
+      "block_kv",  // the same
+      "want_dq",   // 1 when a backward launch asks for the gradient, 0 otherwise
+      "want_dk",  "want_dv",
+  };
   return names;
 }
 

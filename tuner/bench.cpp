@@ -62,7 +62,8 @@ double visible_pairs(const Config& config, const Shape& shape, const Arguments& 
 
 BenchReport bench(const Config& config, const Shape& shape, std::vector<BenchEntry> entries,
                   Backend& backend, int device_index, double seconds) {
-  Workload workload(entries.front().problem, shape, backend, device_index, 1);
+  Workload workload(entries.front().problem, shape, backend, device_index, 1,
+                    score_deviation(config));
   std::vector<std::unique_ptr<Runner>> owned;
   std::vector<Runner*> runners;
   for (const BenchEntry& entry : entries) {
@@ -88,9 +89,12 @@ BenchReport bench(const Config& config, const Shape& shape, std::vector<BenchEnt
   BenchReport report;
   report.shape = to_string(shape);
   const Problem& problem = entries.front().problem;
+  // Each product of the tiled form: two forward, five backward.
+  const int dims = problem.direction == Direction::backward
+                       ? 3 * problem.head_dim + 2 * problem.head_dim_v
+                       : problem.head_dim + problem.head_dim_v;
   const double operations = 2 * static_cast<double>(shape.batch * shape.heads_q) *
-                            visible_pairs(config, shape, workload.host()) *
-                            (problem.head_dim + problem.head_dim_v);
+                            visible_pairs(config, shape, workload.host()) * dims;
   for (std::size_t i = 0; i < entries.size(); ++i) {
     Trial summary;
     summarise(summary, times[i], first[i]);

@@ -21,7 +21,9 @@ struct BenchRow {
   double median_us = 0, low_us = 0, high_us = 0;  // between them lie 90 % of the samples
   double ratio = 1;                               // time over that of the first entry, paired
   double ratio_margin = 0;                        // half the 95 % interval of its logarithm
-  double tflops = 0;  // 2 * visible pairs * (head_dim + head_dim_v) per second
+  // 2 * visible pairs * (head_dim + head_dim_v) a second; backward (3 head_dim + 2 head_dim_v), without what is
+  // computed a second time.
+  double tflops = 0;
   std::size_t workspace_bytes = 0;
   int samples = 0;
 };

@@ -289,8 +289,8 @@ void Session::final_round() {
 void Session::search_measured(const SearchSpace& space) {
   const Shape shape = bounded_shape(r_.problem, r_.shape, kMaxElements);
   report_.measured_shape = to_string(shape);
-  workload_ =
-      std::make_unique<Workload>(r_.problem, shape, r_.backend, r_.device.index, options_.seed);
+  workload_ = std::make_unique<Workload>(r_.problem, shape, r_.backend, r_.device.index,
+                                         options_.seed, score_deviation(r_.config));
   verifier_ = std::make_unique<Verifier>(r_.config, r_.problem, *workload_, kVerifiedRows);
   start_baseline(space);
   std::vector<Schedule> schedules;

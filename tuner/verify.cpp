@@ -10,6 +10,10 @@ Verifier::Verifier(const Config& config, const Problem& problem, const Workload&
                    std::int64_t rows)
     : dtype_(problem.dtype) {
   const Arguments& args = workload.host();
+  if (problem.direction == Direction::backward) {
+    gradients_.emplace(config, problem, args, RowStatistics::given, rows);
+    return;
+  }
   for (const RowIndex& row : sample_rows(args, rows)) {
     Row out{row.b, row.h, row.q, reference_row(config, problem, args, row.b, row.h, row.q), {}};
     out.unfused = dtype_ == DType::fp32
@@ -20,8 +24,12 @@ Verifier::Verifier(const Config& config, const Problem& problem, const Workload&
 }
 
 std::string Verifier::verdict(const Workload& workload) const {
-  Judge judge(dtype_);
   const Arguments& args = workload.host();
+  if (gradients_) {
+    const std::string fault = fault_of(gradients_->verdicts(args));
+    return fault.empty() ? fault : "wrong result: " + fault;
+  }
+  Judge judge(dtype_);
   for (const Row& row : rows_) {
     const OutputRow got = read_output(args, {row.b, row.h, row.q});
     judge.add(row.exact, row.unfused, got.o, got.lse);

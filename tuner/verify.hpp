@@ -1,10 +1,12 @@
 // No candidate may win before its results were compared with the float64 reference.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/reference.hpp"
+#include "core/reference_gradient.hpp"
 #include "tuner/workload.hpp"
 
 namespace flashwright {
@@ -25,6 +27,7 @@ class Verifier {
   };
   DType dtype_;
   std::vector<Row> rows_;
+  std::optional<GradientSample> gradients_;  // of a backward problem
 };
 
 }  // namespace flashwright

@@ -43,6 +43,12 @@ void fill_normal(DType dtype, void* elements, std::int64_t count, std::uint64_t 
     std::memcpy(out + i * bytes, out, static_cast<std::size_t>(std::min(drawn, count - i) * bytes));
 }
 
+double score_deviation(const Config& config) {
+  const double plain =
+      std::fabs(softmax_scale(config)) * std::sqrt(static_cast<double>(config.head_dim));
+  return std::min(plain, config.softcap.value_or(plain));
+}
+
 Shape bounded_shape(const Problem& problem, const Shape& shape, std::int64_t max_elements) {
   Shape out = shape;
   const std::int64_t dim = std::max(problem.head_dim, problem.head_dim_v);
@@ -85,7 +91,7 @@ void DeviceMemory::release() noexcept {
 }
 
 Workload::Workload(const Problem& problem, const Shape& shape, Backend& backend, int device_index,
-                   std::uint64_t seed)
+                   std::uint64_t seed, double score_deviation)
     : shape_(shape), backend_(backend), device_index_(device_index) {
   Arguments& h = host_arguments_;
   h.q = make(q_, problem.dtype, {shape.batch, shape.seq_q, shape.heads_q, problem.head_dim},
@@ -94,39 +100,90 @@ Workload::Workload(const Problem& problem, const Shape& shape, Backend& backend,
              seed + 2, true);
   h.v = make(v_, problem.dtype, {shape.batch, shape.seq_kv, shape.heads_kv, problem.head_dim_v},
              seed + 3, true);
-  h.o = make(o_, problem.dtype, {shape.batch, shape.seq_q, shape.heads_q, problem.head_dim_v}, 0,
-             false);
+  const bool backward = problem.direction == Direction::backward;
+  h.o = make(o_, problem.dtype, {shape.batch, shape.seq_q, shape.heads_q, problem.head_dim_v},
+             seed + 4, backward);
   TensorView lse = make(lse_, DType::fp32, {shape.batch, shape.heads_q, shape.seq_q, 1}, 0, false);
   lse.ndim = 3;
   h.lse = lse;
   h.seed = seed;
-  if (problem.mask == Mask::Kind::blocks) make_blocks(seed);
+  outputs_ = {&o_, &lse_};
+  if (problem.mask == Mask::Kind::blocks) make_blocks(seed, backward);
   if (problem.alibi) make_slopes();
-  device_arguments_ = h;
+  if (backward) make_gradients(problem, seed, score_deviation);
+  use_device();
+  if (h.blocks) copy_blocks(backward);
+}
+
+void Workload::make_gradients(const Problem& problem, std::uint64_t seed, double deviation) {
+  Arguments& h = host_arguments_;
+  h.d_o = make(d_o_, problem.dtype, h.o.shape, seed + 5, true);
+  h.dq = make(dq_, problem.dtype, h.q.shape, 0, false);
+  h.dk = make(dk_, problem.dtype, h.k.shape, 0, false);
+  h.dv = make(dv_, problem.dtype, h.v.shape, 0, false);
+  outputs_ = {&dq_, &dk_, &dv_};
+  fill_lse(problem, deviation);
+}
+
+// About the logarithm of the sum of the exponentials of so many normal scores, so that weights sum to about 1.
+void Workload::fill_lse(const Problem& problem, double deviation) {
+  const double keys = static_cast<double>(std::max<std::int64_t>(shape_.seq_kv, 1));
+  const double largest = std::sqrt(2 * std::log(keys));  // of the scores, in standard deviations
+  const double expected =
+      deviation < largest ? std::log(keys) + deviation * deviation / 2 : deviation * largest;
+  auto* const lse = static_cast<float*>(host_arguments_.lse->data);
+  for (std::int64_t i = 0; i < shape_.batch * shape_.heads_q * shape_.seq_q; ++i) {
+    double value = expected;
+    if (problem.alibi) {
+      const std::int64_t h = i / shape_.seq_q % shape_.heads_q, q = i % shape_.seq_q;
+      const double slope = static_cast<const float*>(host_arguments_.alibi_slopes->data)[h];
+      // Slopes are above 0: the last key gets the most.
+      value += std::max(0.0, slope * static_cast<double>(shape_.seq_q - 1 - q));
+    }
+    lse[i] = static_cast<float>(value);
+  }
+  backend_.copy_in(device_index_, lse_.device.address(), lse_.host.data(), lse_.host.size());
+}
+
+void Workload::use_device() {
+  Arguments& d = device_arguments_ = host_arguments_;
   const auto on_device = [&](TensorView& view, const Buffer& buffer) {
     view.data = buffer.device.address();
     view.device = backend_.kind();
     view.device_index = device_index_;
   };
-  on_device(device_arguments_.q, q_);
-  on_device(device_arguments_.k, k_);
-  on_device(device_arguments_.v, v_);
-  on_device(device_arguments_.o, o_);
-  on_device(*device_arguments_.lse, lse_);
-  if (h.alibi_slopes) on_device(*device_arguments_.alibi_slopes, slopes_);
-  if (!h.blocks) return;
+  on_device(d.q, q_);
+  on_device(d.k, k_);
+  on_device(d.v, v_);
+  on_device(d.o, o_);
+  on_device(*d.lse, lse_);
+  if (d.alibi_slopes) on_device(*d.alibi_slopes, slopes_);
+  if (!d.d_o) return;
+  on_device(*d.d_o, d_o_);
+  on_device(*d.dq, dq_);
+  on_device(*d.dk, dk_);
+  on_device(*d.dv, dv_);
+}
+
+void Workload::copy_blocks(bool by_keys) {
   const auto copy = [&](const auto& values) {
     const std::size_t bytes = values.size() * sizeof values[0];
     void* const memory = mask_memory_.emplace_back(backend_, device_index_, bytes).address();
     backend_.copy_in(device_index_, memory, values.data(), bytes);
-    return memory;
+    return static_cast<decltype(values.data())>(memory);
   };
   BlockLists& lists = *device_arguments_.blocks;
-  lists.full_offsets = static_cast<const std::int32_t*>(copy(mask_.full_offsets));
-  lists.full_columns = static_cast<const std::int32_t*>(copy(mask_.full_columns));
-  lists.partial_offsets = static_cast<const std::int32_t*>(copy(mask_.partial_offsets));
-  lists.partial_columns = static_cast<const std::int32_t*>(copy(mask_.partial_columns));
-  lists.partial_bits = static_cast<const std::uint32_t*>(copy(mask_.partial_bits));
+  lists.full_offsets = copy(mask_.full_offsets);
+  lists.full_columns = copy(mask_.full_columns);
+  lists.partial_offsets = copy(mask_.partial_offsets);
+  lists.partial_columns = copy(mask_.partial_columns);
+  lists.partial_bits = copy(mask_.partial_bits);
+  if (!by_keys) return;
+  lists.full_query_offsets = copy(mask_.full_query_offsets);
+  lists.full_query_rows = copy(mask_.full_query_rows);
+  lists.partial_query_offsets = copy(mask_.partial_query_offsets);
+  lists.partial_query_rows = copy(mask_.partial_query_rows);
+  lists.partial_query_places = copy(mask_.partial_query_places);
 }
 
 TensorView Workload::make(Buffer& buffer, DType dtype, std::array<std::int64_t, 4> extents,
@@ -155,7 +212,7 @@ void Workload::make_slopes() {
   host_arguments_.alibi_slopes = slopes;
 }
 
-void Workload::make_blocks(std::uint64_t seed) {
+void Workload::make_blocks(std::uint64_t seed, bool by_keys) {
   constexpr std::int64_t kBlock = 128;
   BlockLists& l = mask_.lists;
   l.seq_q = shape_.seq_q;
@@ -176,11 +233,12 @@ void Workload::make_blocks(std::uint64_t seed) {
   l.partial_offsets = mask_.partial_offsets.data();
   l.partial_columns = mask_.partial_columns.data();
   l.partial_bits = mask_.partial_bits.data();
-  host_arguments_.blocks = l;
+  if (by_keys) mask_ = transposed_lists(l);
+  host_arguments_.blocks = mask_.lists;
 }
 
 void Workload::poison_outputs() {
-  for (Buffer* buffer : {&o_, &lse_}) {
+  for (Buffer* buffer : outputs_) {
     std::memset(buffer->host.data(), 0xff, buffer->host.size());  // a NaN in every element type
     backend_.copy_in(device_index_, buffer->device.address(), buffer->host.data(),
                      buffer->host.size());
@@ -188,7 +246,7 @@ void Workload::poison_outputs() {
 }
 
 void Workload::fetch_outputs() {
-  for (Buffer* buffer : {&o_, &lse_})
+  for (Buffer* buffer : outputs_)
     backend_.copy_out(device_index_, buffer->host.data(), buffer->device.address(),
                       buffer->host.size());
 }

@@ -35,9 +35,11 @@ class DeviceMemory {
 class Workload {
  public:
   // Inputs are a function of `seed` alone. With the mask "blocks", one block of 128 x 128 in four
-  // is visible, the diagonal always; with alibi the slopes are those of the paper. Throws when the device has no room.
+  // is visible, the diagonal always; with alibi the slopes are those of the paper. A backward problem gets outputs that
+  // no forward pass gave, of the size that it would give: time and result depend on nothing else. Throws when the
+  // device has no room.
   Workload(const Problem& problem, const Shape& shape, Backend& backend, int device_index,
-           std::uint64_t seed);
+           std::uint64_t seed, double score_deviation = 1);
   Workload(const Workload&) = delete;
   Workload& operator=(const Workload&) = delete;
 
@@ -61,19 +63,27 @@ class Workload {
   };
   TensorView make(Buffer& buffer, DType dtype, std::array<std::int64_t, 4> extents,
                   std::uint64_t seed, bool random);
-  void make_blocks(std::uint64_t seed);
+  void make_blocks(std::uint64_t seed, bool by_keys);
   void make_slopes();
+  void make_gradients(const Problem& problem, std::uint64_t seed, double deviation);
+  void fill_lse(const Problem& problem, double deviation);
+  void use_device();
+  void copy_blocks(bool by_keys);
 
   Shape shape_;
   Backend& backend_;
   int device_index_;
   std::int64_t bytes_ = 0;
-  Buffer q_, k_, v_, o_, lse_, slopes_;
+  Buffer q_, k_, v_, o_, lse_, slopes_, d_o_, dq_, dk_, dv_;
+  std::vector<Buffer*> outputs_;
   BlockMask mask_;
   std::vector<DeviceMemory> mask_memory_;
   DeviceMemory workspace_;
   Arguments host_arguments_, device_arguments_;
 };
+
+// The standard deviation of the scores of normal inputs.
+double score_deviation(const Config& config);
 
 // Fills `count` elements with normal random numbers: the same on every machine.
 void fill_normal(DType dtype, void* elements, std::int64_t count, std::uint64_t seed);

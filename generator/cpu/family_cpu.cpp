@@ -7,10 +7,13 @@
 
 #include "core/error.hpp"
 #include "core/mask.hpp"
+#include "generator/cpu/backward_ir.hpp"
 #include "generator/cpu/forward_ir.hpp"
 
 namespace flashwright {
 namespace {
+
+constexpr int kMostTasks = 1024, kMostTiles = 16;
 
 // A block of results in registers. With few query vectors more keys and dims have to share one, so that
 // enough multiply-adds are independent of each other.
@@ -37,6 +40,25 @@ std::int64_t rows_of(const Problem& problem, const Shape& shape) {
   return std::max<std::int64_t>(1, group) * shape.seq_q;
 }
 
+// What a pinned schedule of the backward pass aims at when it does not say.
+constexpr int kPinnedTasks = 8;
+constexpr int kQueryTiles = 4;  // enough that bringing keys and their sums hardly counts
+
+// Two tasks for each core, so that the last ones do not leave the others idle for long; more would only cost memory
+// and the time to add up their sums.
+int tasks_for(const Problem& problem, const DeviceInfo& device) {
+  if (problem.direction == Direction::forward) return 0;
+  int tasks = 4;
+  while (tasks < 2 * device.sm_count && tasks < kMostTasks) tasks *= 2;
+  return tasks;
+}
+
+// A register tile cuts the keys of a tile into whole blocks.
+void fit_key_block(Schedule& schedule) {
+  constexpr int kAlwaysDivides = 4;
+  if (schedule.tile_kv % schedule.key_block != 0) schedule.key_block = kAlwaysDivides;
+}
+
 Schedule schedule_of(const Problem& problem, const RegisterTile& tile) {
   Schedule schedule;
   schedule.tile_q = tile.query_vectors * arch_info(problem.target).vector_bytes / 4;
@@ -44,20 +66,24 @@ Schedule schedule_of(const Problem& problem, const RegisterTile& tile) {
   schedule.key_block = tile.key_block;
   schedule.dim_block = tile.dim_block;
   schedule.unroll = tile.unroll;
+  if (problem.direction == Direction::backward) {
+    schedule.tasks = kPinnedTasks;
+    schedule.query_tiles = info(problem.mask).lists ? 1 : kQueryTiles;
+    // Wide rows of keys, values and their sums leave the cache room for fewer.
+    constexpr int kKeys = 64, kWide = 128;
+    if (problem.head_dim + problem.head_dim_v > kWide)
+      schedule.tile_kv = std::min(schedule.tile_kv, kKeys);
+    fit_key_block(schedule);
+  }
   return schedule;
 }
 
 bool is_cpu_knob(const Knob& knob) {
-  for (int Schedule::*const value : {&Schedule::tile_q, &Schedule::tile_kv, &Schedule::key_block,
-                                     &Schedule::dim_block, &Schedule::unroll})
+  for (int Schedule::*const value :
+       {&Schedule::tile_q, &Schedule::tile_kv, &Schedule::key_block, &Schedule::dim_block,
+        &Schedule::unroll, &Schedule::tasks, &Schedule::query_tiles})
     if (knob.value == value) return true;
   return false;
-}
-
-// A register tile cuts the keys of a tile into whole blocks.
-void fit_key_block(Schedule& schedule) {
-  constexpr int kAlwaysDivides = 4;
-  if (schedule.tile_kv % schedule.key_block != 0) schedule.key_block = kAlwaysDivides;
 }
 
 // Fills in the knobs that a pinned schedule leaves open.
@@ -95,6 +121,18 @@ std::string knob_fault(const Problem& problem, const Schedule& s) {
   if (s.key_block < 1 || s.key_block > kMostRows || s.tile_kv % s.key_block != 0)
     return wrong_knob("key_block", s.key_block,
                       fmt::format("divisors of tile_kv = {} up to {}", s.tile_kv, kMostRows));
+  const bool backward = problem.direction == Direction::backward;
+  if (!backward && s.tasks != 0)
+    return wrong_knob("tasks", s.tasks, "0, as it is a knob of the backward pass");
+  if (!backward && s.query_tiles != 0)
+    return wrong_knob("query_tiles", s.query_tiles, "0, as it is a knob of the backward pass");
+  const int most_tiles = info(problem.mask).lists ? 1 : kMostTiles;
+  if (backward && (s.query_tiles < 1 || s.query_tiles > most_tiles))
+    return wrong_knob("query_tiles", s.query_tiles, fmt::format("1..{}", most_tiles));
+  if (backward && (s.tasks < 1 || s.tasks > kMostTasks))
+    return wrong_knob("tasks", s.tasks, fmt::format("1..{}", kMostTasks));
+  if (backward && (s.dim_block < 1 || 8 % s.dim_block != 0))
+    return wrong_knob("dim_block", s.dim_block, "1, 2, 4, 8");
   const Tiling tiling(problem, s);
   if (s.dim_block < 1 || s.dim_block > kMostRows || tiling.panel % s.dim_block != 0)
     return wrong_knob("dim_block", s.dim_block, fmt::format("divisors of {}", tiling.panel));
@@ -120,6 +158,14 @@ std::string budget_fault(const Tiling& t, const DeviceInfo& device) {
   return {};
 }
 
+// As many tiles of queries at once as the cache holds.
+void fit_query_tiles(const Problem& problem, const DeviceInfo& device, Schedule& schedule) {
+  if (problem.direction == Direction::forward) return;
+  schedule.query_tiles = info(problem.mask).lists ? 1 : kQueryTiles;
+  while (schedule.query_tiles > 1 && !budget_fault(Tiling(problem, schedule), device).empty())
+    schedule.query_tiles /= 2;
+}
+
 class CpuFamily : public Family {
  public:
   std::string name() const override { return "cpu"; }
@@ -134,6 +180,8 @@ class CpuFamily : public Family {
       if (info(problem.mask).lists)
         reasons.push_back(
             "the unfused computation knows no block lists; allowed masks: none, causal, window");
+      if (problem.direction == Direction::backward)
+        reasons.push_back("the unfused computation knows no backward pass");
       if (problem.dropout) reasons.push_back("the unfused computation knows no dropout");
       if (problem.softcap || problem.alibi)
         reasons.push_back("the unfused computation knows neither softcap nor alibi");
@@ -146,6 +194,7 @@ class CpuFamily : public Family {
     const int lanes = arch_info(problem.target).vector_bytes / 4;
     std::vector<Candidate> all;
     Schedule s;
+    s.tasks = tasks_for(problem, device);
     for (const int vectors : {1, 2, 3, 4, 6})
       for (const int keys : {32, 64, 96, 128, 256})
         for (const int key_block : {2, 3, 4, 6, 8, 12})
@@ -158,6 +207,8 @@ class CpuFamily : public Family {
               s.key_block = key_block;
               s.dim_block = dim_block;
               s.unroll = unroll;
+              if (knob_fault(problem, completed(problem, s)).empty())
+                fit_query_tiles(problem, device, s);
               all.push_back(consider(problem, device, shape, s));
             }
     return all;
@@ -191,6 +242,8 @@ class CpuFamily : public Family {
         schedule = schedule_of(problem, tiles[i]);
         schedule.tile_kv = std::min(schedule.tile_kv, keys);
         fit_key_block(schedule);
+        schedule.tasks = tasks_for(problem, device);
+        fit_query_tiles(problem, device, schedule);
         if (budget_fault(Tiling(problem, schedule), device).empty()) return schedule;
       }
     }
@@ -202,6 +255,7 @@ class CpuFamily : public Family {
     const std::string fault = knob_fault(problem, schedule);
     if (!fault.empty())
       throw Error(Status::bad_argument, fmt::format("schedule {}: {}", to_string(schedule), fault));
+    if (problem.direction == Direction::backward) return emit_backward(problem, schedule);
     return problem.algorithm == Algorithm::unfused ? emit_unfused(problem, schedule)
                                                    : emit_tiled(problem, schedule);
   }

@@ -1,7 +1,9 @@
 #include "generator/cpu/kernel.hpp"
 
 #include "core/error.hpp"
+#include "core/mask.hpp"
 #include "generator/cpu/math_ir.hpp"
+#include "generator/cpu/module.hpp"
 
 namespace flashwright {
 
@@ -34,6 +36,10 @@ V Kernel::param(Param param) {
 }
 
 V Kernel::buffer(int scratch_offset) {
+  if (slot_ && scratch_offset < tiling.slot_bytes) {
+    const V start = ir.element(ir.scratch(), Kind::i8, slot_ * tiling.slot_bytes).named("slot");
+    return ir.offset(start, scratch_offset).named(tiling.buffer_name(scratch_offset));
+  }
   const V place = ir.offset(ir.scratch(), scratch_offset);
   return scratch_offset == 0 ? place : place.named(tiling.buffer_name(scratch_offset));
 }
@@ -87,6 +93,25 @@ ParamLayout common_params() {
     layout.add(param);
   // clang-format on
   return layout;
+}
+
+void add_feature_params(ParamLayout& layout, const Problem& problem) {
+  const MaskInfo& mask = info(problem.mask);
+  using enum Param;
+  if (problem.softcap)
+    for (const Param param : {softcap_log2, tanh_scale}) layout.add(param);
+  if (problem.alibi)
+    for (const Param param : {alibi_slopes, alibi_batch_stride, alibi_head_stride})
+      layout.add(param);
+  if (problem.alibi || (!mask.lists && problem.mask != Mask::Kind::none)) layout.add(q_position);
+  for (const std::string& name : mask.parameters) layout.add(param_named(name));
+  if (problem.dropout)
+    for (const Param param : {drop_threshold, keep_scale, dropout_key, rng_state})
+      layout.add(param);
+  if (mask.lists)
+    for (const Param param : {block_q, block_kv, query_blocks, mask_batch, mask_heads, full_offsets,
+                              full_columns, partial_offsets, partial_columns, partial_bits})
+      layout.add(param);
 }
 
 }  // namespace flashwright

@@ -40,6 +40,8 @@ class Kernel {
   ir::V param(Param param);
   bool has(Param param) const;
   ir::V buffer(int scratch_offset);
+  // From here on the buffers of a tile of queries are those of this one.
+  void use_slot(ir::V slot) { slot_ = slot; }
   ir::Type floats() const { return {ir::Kind::f32, tiling.lanes}; }
   ir::V all(double value) { return ir.number(floats(), value); }
 
@@ -65,6 +67,7 @@ class Kernel {
 
  private:
   const ParamLayout& layout_;
+  ir::V slot_;
 };
 
 // Where the keys or values of a tile lie: row j starts at base + j * stride elements.
@@ -76,13 +79,59 @@ struct TileRows {
 // --- rows.cpp: which rows a task has, and moving them in and out
 TaskRows decode_task(Kernel& k);
 TaskRows decode_task_of_lists(Kernel& k);
+struct RowCounts {
+  ir::V seq_q, group, rows;  // rows: of all heads of a group
+};
+// The rows of one tile, counted over the heads of a group, or inside of one mask block of a head.
+void locate_rows(Kernel& k, TaskRows& task, ir::V tile, const RowCounts& of);
+void locate_rows_of_lists(Kernel& k, TaskRows& task, ir::V tile, ir::V block, ir::V seq_q,
+                          ir::V block_q);
+ir::V list_row(Kernel& k, const TaskRows& task, ir::V block, ir::V query_blocks);
+void begin_row_tables(Kernel& k);
+// visit(row of the tile, its query, its head) for every row; rows past the end repeat the last one.
+void each_row(Kernel& k, const TaskRows& rows, ir::V seq_q,
+              const std::function<void(ir::V r, ir::V query, ir::V head)>& visit);
+// The slope of a head in units of the scores before their last factor.
+ir::V slope_of(Kernel& k, ir::V batch, ir::V head);
+// body(first column, columns) for whole vectors of a row and for the half vector that may remain.
+void each_row_part(Kernel& k, const std::string& name, int dims,
+                   const std::function<void(ir::V, int)>& body);
 void fill_row_tables(Kernel& k, const TaskRows& rows, bool inputs, bool outputs);
 void pack_queries(Kernel& k);  // transposes, converts and scales
 void clear_outputs(Kernel& k);
+// Stores `dims` transposed columns from `column` on into the rows of a table.
+void store_columns(Kernel& k, const ir::Values& columns, int row_table, ir::V first_row,
+                   ir::V column, int dims);
 void store_outputs(Kernel& k);  // divides by the row sums, transposes, converts
 void store_lse(Kernel& k, const TaskRows& rows);
 
+// --- walk.cpp: the keys that a tile of rows meets, a tile at a time
+// What decides about masking one tile.
+struct TileTest {
+  ir::V needed;               // whether elements have to be looked at
+  ir::V bits, words_per_row;  // with block lists: where the bits are
+};
+using TileBody = std::function<void(ir::V first_key, ir::V count, const TileTest& test)>;
+void walk_keys(Kernel& k, const TaskRows& rows, const TileBody& body);
+// Hides what rows may not see among the scores of a tile, and what only fills it up.
+void hide_keys(Kernel& k, const TaskRows& rows, ir::V scores, ir::V first_key, ir::V count,
+               ir::V padded, const TileTest& test);
+
 // --- tile.cpp: the products and the softmax of one tile of keys
+// sums[r][n] += element r of a column * vector n of a row, in registers.
+void accumulate(Kernel& k, ir::Values& sums, const ir::Values& elements, const ir::Values& vectors);
+std::vector<ir::Carried> accumulators(const ir::Values& starts);
+// Products of some rows of fp32 with a buffer of (dim, row of the tile): one vector for each row and column.
+struct ProductNames {
+  const char *loop, *vector, *element;
+};
+ir::Values multiply_rows(Kernel& k, const ProductNames& names, const ir::Values& rows, int buffer,
+                         int dims);
+// Keys that the loops over scores take at once: enough to overlap the latency of the series, as far as there are
+// registers.
+int softmax_unroll(const Kernel& k);
+// Of the exponential's series.
+inline int degree(const Kernel& k) { return k.problem.dtype == DType::fp32 ? 5 : 4; }
 // Scores of `count` keys; up to `padded`, a multiple of the key step, further scores are written that mean
 // nothing. Follows the maximum of each query if asked.
 void multiply_keys(Kernel& k, const TileRows& keys, ir::V scores, ir::V count, ir::V padded,
@@ -90,6 +139,7 @@ void multiply_keys(Kernel& k, const TileRows& keys, ir::V scores, ir::V count, i
 struct Dropout {
   ir::V key, threshold;  // i64, i32
 };
+Dropout read_dropout_key(Kernel& k);
 // Weights from scores, in place; updates maxima and sums and leaves the rescale factors in alpha.
 void softmax_rows(Kernel& k, ir::V scores, ir::V padded);
 void softmax_tile_with_dropout(Kernel& k, const Dropout& dropout, ir::V first_key, ir::V count);
@@ -105,11 +155,13 @@ class ScoreChange {
   ScoreChange(Kernel& kernel, ir::V key);
   // `product` is that of key `j` of the block and one vector of queries.
   ir::V operator()(ir::V product, int j, int vector);
+  // Of the score that the last call gave, with respect to the scaled product; only with a softcap.
+  ir::V derivative();
 
  private:
   Kernel& k;
   ir::V factor_, key_;
-  ExprPtr value_;  // null: scores are only scaled
+  ExprPtr value_, derivative_;  // null: scores are only scaled
   ScoreNames names_;
 };
 // How far the first key of a tile lies behind the position of each row.
@@ -121,6 +173,8 @@ struct KeyRange {
   ir::V full_begin, full_end;  // keys inside are visible to every row
 };
 KeyRange key_range(Kernel& k, const TaskRows& rows);
+// The value of a rule over launch parameters.
+ir::V integer_of(Kernel& k, const Expr& rule);
 // Hides what a query may not see among `count` keys from `first_key` on, and every key from `count` to
 // `padded`; computes the tile's maxima anew.
 void mask_tile(Kernel& k, ir::V scores, ir::V first_key, ir::V count, ir::V padded);
@@ -130,5 +184,7 @@ void mask_tile_by_bits(Kernel& k, ir::V scores, ir::V tested, ir::V bits, ir::V 
 
 // What kernels of every algorithm are told: tensors, their strides, lengths, group and scale.
 ParamLayout common_params();
+// And what the mask and the options of a problem add to that.
+void add_feature_params(ParamLayout& layout, const Problem& problem);
 
 }  // namespace flashwright

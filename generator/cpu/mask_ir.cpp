@@ -196,6 +196,12 @@ KeyRange key_range(Kernel& k, const TaskRows& rows) {
   return out;
 }
 
+V integer_of(Kernel& k, const Expr& rule) {
+  Names names;
+  for (const std::string& name : variables(rule)) names[name] = k.param(param_named(name));
+  return ExprPrinter(k.ir, {Kind::i64}, names).integer(rule);
+}
+
 void mask_tile(Kernel& k, V scores, V first_key, V count, V padded) {
   Builder& ir = k.ir;
   const MaskInfo& mask = info(k.problem.mask);

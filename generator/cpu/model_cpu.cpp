@@ -11,6 +11,8 @@ namespace flashwright {
 namespace {
 
 constexpr double kBytesPerCycleL2 = 32;  // from L2 to L1, sustained
+constexpr double kBytesPerCycleL3 = 8;   // of rows that lie apart
+constexpr double kGradientCycles = 10;   // for one vector of score gradients
 constexpr double kHidden = 0.5;          // share of cache traffic that runs beside arithmetic
 constexpr double kWideLoadCycles = 1.0;  // of a load beside multiply-adds: 512 bits, and narrower
 constexpr double kLoadCycles = 0.7;
@@ -44,6 +46,28 @@ double tile_cycles(const Tiling& t, const DeviceInfo& device, double keys) {
   return cycles + (1 - kHidden) * traffic / kBytesPerCycleL2;
 }
 
+// The same for the five products of the backward pass, the score gradients between them, and staging.
+double backward_tile_cycles(const Tiling& t, double keys) {
+  const double n = t.query_vectors, load = t.lanes >= 16 ? kWideLoadCycles : kLoadCycles;
+  const auto product = [&](double rows, double columns, double steps) {
+    const double slots = std::max(rows * columns / 2, (rows + columns) * load);
+    return steps * std::max(slots, 4.0) + steps / t.unroll + kBlockCycles;
+  };
+  const double key_blocks = std::ceil(keys / t.key_block);
+  double cycles = kTileCycles + keys * n * kGradientCycles;
+  cycles +=
+      key_blocks * (product(t.key_block, n, t.head_dim) + product(t.key_block, n, t.head_dim_v));
+  cycles += t.head_dim / t.dim_block * (product(t.dim_block, n, keys) + 2 * t.dim_block * n);
+  for (const int width : {t.width, t.width_v}) {
+    const double vectors = t.row_vectors(width), blocks = std::ceil(width / (vectors * t.lanes));
+    cycles +=
+        key_blocks * blocks * (product(t.key_block, vectors, t.tile_q) + 2 * t.key_block * vectors);
+  }
+  // Keys, values and their sums come from beyond L2, once for all tiles that are in scratch.
+  const double bytes = keys * (t.head_dim + t.head_dim_v) * (info(t.dtype).bytes + 4.0);
+  return cycles + bytes / kBytesPerCycleL3 / t.query_tiles;
+}
+
 // Keys that the tile of rows beginning at `first` walks over.
 double keys_of_tile(const Problem& problem, const Shape& shape, double first, double rows) {
   const double all = static_cast<double>(shape.seq_kv);
@@ -71,8 +95,12 @@ double model_time_us(const Problem& problem, const DeviceInfo& device, const Sha
         std::fmod(tile * t.tile_q, static_cast<double>(std::max<std::int64_t>(1, shape.seq_q)));
     const double keys = keys_of_tile(problem, shape, first, t.tile_q);
     const double whole = std::floor(keys / t.tile_kv), rest = keys - whole * t.tile_kv;
-    double cycles = whole * tile_cycles(t, device, t.tile_kv);
-    if (rest > 0) cycles += tile_cycles(t, device, rest);
+    const auto tile_of = [&](double count) {
+      return problem.direction == Direction::backward ? backward_tile_cycles(t, count)
+                                                      : tile_cycles(t, device, count);
+    };
+    double cycles = whole * tile_of(t.tile_kv);
+    if (rest > 0) cycles += tile_of(rest);
     cycles += t.tile_q * (kRowCycles + (t.head_dim + 2.0 * t.head_dim_v) / t.lanes * 2);
     sum += cycles;
     longest = std::max(longest, cycles);

@@ -12,7 +12,9 @@ Source new_source(const Problem& problem) {
   Source source;
   source.language = Language::llvm_ir;
   source.target = problem.target;
-  source.name = problem.algorithm == Algorithm::unfused ? "fw_unfused.ll" : "fw_forward.ll";
+  source.name = problem.algorithm == Algorithm::unfused    ? "fw_unfused.ll"
+                : problem.direction == Direction::backward ? "fw_backward.ll"
+                                                           : "fw_forward.ll";
   return source;
 }
 
@@ -30,9 +32,10 @@ std::string banner(const Problem& problem, const Schedule& schedule, const Tilin
   std::string text = fmt::format("; flashwright: attention {}, schedule {}.\n", to_string(problem),
                                  to_string(schedule));
   text += fmt::format(
-      "; A task computes {} query rows ({} vectors of {}) and steps over {} keys at a time.\n"
+      "; A task computes {} query rows{} ({} vectors of {}) and steps over {} keys at a time.\n"
       "; Scratch of a worker: {} bytes. Parameters are described in core/params.\n\n",
-      tiling.tile_q, tiling.query_vectors, tiling.lanes, tiling.tile_kv, tiling.scratch_bytes);
+      tiling.tile_q, problem.direction == Direction::backward ? " at a time" : "",
+      tiling.query_vectors, tiling.lanes, tiling.tile_kv, tiling.scratch_bytes);
   return text;
 }
 

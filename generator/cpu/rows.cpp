@@ -27,7 +27,8 @@ Values load_transposed(Kernel& k, V row_table, V first_row, V column, int dims) 
   return transpose(rows);
 }
 
-// Calls body(first column, columns) for whole vectors of a row and for the half vector that may remain.
+}  // namespace
+
 void each_row_part(Kernel& k, const std::string& name, int dims,
                    const std::function<void(V, int)>& body) {
   const int lanes = k.tiling.lanes;
@@ -37,7 +38,6 @@ void each_row_part(Kernel& k, const std::string& name, int dims,
   if (whole < dims) body(k.ir.i64(whole), dims - whole);
 }
 
-// The slope of a head in units of the scores before their last factor.
 V slope_of(Kernel& k, V batch, V head) {
   constexpr double kLog2E = 1.4426950408889634;
   const V place =
@@ -47,8 +47,6 @@ V slope_of(Kernel& k, V batch, V head) {
   const V factor = k.param(k.problem.softcap ? Param::softcap_log2 : Param::scale_log2);
   return divide_float(slope * k.ir.number({Kind::f32}, kLog2E), factor).named("slope");
 }
-
-}  // namespace
 
 TaskRows decode_task(Kernel& k) {
   Builder& ir = k.ir;
@@ -64,6 +62,14 @@ TaskRows decode_task(Kernel& k) {
   task.index = (pair * tiles + tile).named("tile.index");
   task.batch = divide_unsigned(pair, heads_kv).named("b");
   task.head_kv = remainder_unsigned(pair, heads_kv).named("h_kv");
+  locate_rows(k, task, tile, {seq_q, group, rows});
+  return task;
+}
+
+void locate_rows(Kernel& k, TaskRows& task, V tile, const RowCounts& of) {
+  Builder& ir = k.ir;
+  const int tile_q = k.tiling.tile_q;
+  const auto& [seq_q, group, rows] = of;
   const V first = (tile * tile_q).named("first.row");
   task.count = smaller(rows - first, ir.i64(tile_q)).named("row.count");
   const V last = (first + task.count - 1).named("last.row");
@@ -74,7 +80,6 @@ TaskRows decode_task(Kernel& k) {
   task.lowest_query = select(one_head, task.query, ir.i64(0)).named("lowest.query");
   task.highest_query =
       select(one_head, remainder_unsigned(last, seq_q), seq_q - 1).named("highest.query");
-  return task;
 }
 
 TaskRows decode_task_of_lists(Kernel& k) {
@@ -92,19 +97,51 @@ TaskRows decode_task_of_lists(Kernel& k) {
   task.batch = divide_unsigned(pair, heads_q).named("b");
   task.head = remainder_unsigned(pair, heads_q).named("h");
   task.head_kv = divide_unsigned(task.head, k.param(Param::group)).named("h_kv");
+  locate_rows_of_lists(k, task, tile, block, seq_q, block_q);
+  // The last mask block may end before its last tile begins.
+  ir.leave_when("no.rows", less(task.count, std::int64_t{1}));
+  task.block_row = list_row(k, task, block, query_blocks);
+  return task;
+}
+
+void locate_rows_of_lists(Kernel& k, TaskRows& task, V tile, V block, V seq_q, V block_q) {
+  const int tile_q = k.tiling.tile_q;
   task.row_in_block = (tile * tile_q).named("row.in.block");
   const V block_start = (block * block_q).named("block.start");
   task.query = task.lowest_query = (block_start + task.row_in_block).named("query");
   const V end = smaller(block_start + block_q, seq_q);
-  task.count = smaller(end - task.query, ir.i64(tile_q)).named("row.count");
+  task.count = smaller(end - task.query, k.ir.i64(tile_q)).named("row.count");
   task.highest_query = task.query + task.count - 1;
-  // The last mask block may end before its last tile begins.
-  ir.leave_when("no.rows", less(task.count, std::int64_t{1}));
+}
+
+V list_row(Kernel& k, const TaskRows& task, V block, V query_blocks) {
   const V mask_heads = k.param(Param::mask_heads);
   const V matrix = remainder_unsigned(task.batch, k.param(Param::mask_batch)) * mask_heads +
                    remainder_unsigned(task.head, mask_heads);
-  task.block_row = (matrix * query_blocks + block).named("list.row");
-  return task;
+  return (matrix * query_blocks + block).named("list.row");
+}
+
+void begin_row_tables(Kernel& k) {
+  k.ir.phase("row.tables",
+             "Where each row of the tile lies. Rows past the end repeat the last one on the "
+             "way in and go to a spare row on the way out.");
+}
+
+void each_row(Kernel& k, const TaskRows& rows, V seq_q,
+              const std::function<void(V r, V query, V head)>& visit) {
+  Builder& ir = k.ir;
+  const auto body = [&](V r, const Values& now) -> Values {
+    const V query = now[0], head = now[1];
+    visit(r, query, head);
+    const V advance = less(r + 1, rows.count).named("advance");
+    const V following = query + 1;
+    const V wraps = equal(following, seq_q).named("wraps");
+    const V next_query = select(wraps, ir.i64(0), following);
+    const V next_head = select(wraps, head + 1, head);
+    return {select(advance, next_query, query), select(advance, next_head, head)};
+  };
+  ir.loop("row", ir.i64(0), ir.i64(k.tiling.tile_q), 1,
+          {{rows.query, "row.query"}, {rows.head, "row.head"}}, body);
 }
 
 void fill_row_tables(Kernel& k, const TaskRows& rows, bool inputs, bool outputs) {
@@ -112,11 +149,8 @@ void fill_row_tables(Kernel& k, const TaskRows& rows, bool inputs, bool outputs)
   const auto& at = k.tiling.at;
   const V seq_q = k.param(Param::seq_q);
   const V first_position = inputs && k.has(Param::q_position) ? k.param(Param::q_position) : V{};
-  ir.phase("row.tables",
-           "Where each row of the tile lies. Rows past the end repeat the last one on the "
-           "way in and go to a spare row on the way out.");
-  const auto body = [&](V r, const Values& now) -> Values {
-    const V query = now[0], head = now[1];
+  begin_row_tables(k);
+  each_row(k, rows, seq_q, [&](V r, V query, V head) {
     const auto put = [&](int table, Kind kind, V value) {
       ir.store(value, ir.element(k.buffer(table), kind, r), bytes_of(kind));
     };
@@ -138,15 +172,7 @@ void fill_row_tables(Kernel& k, const TaskRows& rows, bool inputs, bool outputs)
       put(at.heads, Kind::i32, narrow(rows.batch * k.param(Param::heads_q) + head, Kind::i32));
     }
     if (k.problem.alibi && inputs) put(at.slopes, Kind::f32, slope_of(k, rows.batch, head));
-    const V advance = less(r + 1, rows.count).named("advance");
-    const V following = query + 1;
-    const V wraps = equal(following, seq_q).named("wraps");
-    const V next_query = select(wraps, ir.i64(0), following);
-    const V next_head = select(wraps, head + 1, head);
-    return {select(advance, next_query, query), select(advance, next_head, head)};
-  };
-  ir.loop("row", ir.i64(0), ir.i64(k.tiling.tile_q), 1,
-          {{rows.query, "row.query"}, {rows.head, "row.head"}}, body);
+  });
 }
 
 void pack_queries(Kernel& k) {
@@ -177,6 +203,23 @@ void clear_outputs(Kernel& k) {
   });
 }
 
+void store_columns(Kernel& k, const Values& columns, int row_table, V first_row, V column,
+                   int dims) {
+  Builder& ir = k.ir;
+  const int lanes = k.tiling.lanes;
+  Values rows = transpose(columns);
+  std::vector<int> used;
+  for (int i = 0; i < dims; ++i) used.push_back(i);
+  for (int r = 0; r < lanes; ++r) {
+    const V place = ir.element(k.buffer(row_table), Kind::ptr, first_row + r);
+    const V row = ir.load({Kind::ptr}, place, 8).named("row", r);
+    V values = rows[static_cast<std::size_t>(r)];
+    if (dims < lanes) values = mix(values, values, used);
+    store_elements(ir, values, ir.element(row, storage(k.problem.dtype), column), k.problem.dtype,
+                   dims);
+  }
+}
+
 void store_outputs(Kernel& k) {
   Builder& ir = k.ir;
   const int lanes = k.tiling.lanes;
@@ -196,17 +239,7 @@ void store_outputs(Kernel& k) {
         columns[static_cast<std::size_t>(i)] =
             select(empty, k.all(0), k.load_floats(from) * inverse).named("o");
       }
-      Values rows = transpose(columns);
-      std::vector<int> used;
-      for (int i = 0; i < dims; ++i) used.push_back(i);
-      for (int r = 0; r < lanes; ++r) {
-        const V place = ir.element(k.buffer(k.tiling.at.o_rows), Kind::ptr, first_row + r);
-        const V row = ir.load({Kind::ptr}, place, 8).named("row", r);
-        V values = rows[static_cast<std::size_t>(r)];
-        if (dims < lanes) values = mix(values, values, used);
-        store_elements(ir, values, ir.element(row, storage(k.problem.dtype), column),
-                       k.problem.dtype, dims);
-      }
+      store_columns(k, columns, k.tiling.at.o_rows, first_row, column, dims);
     });
   });
 }

@@ -61,6 +61,7 @@ ScoreChange::ScoreChange(Kernel& kernel, V key)
   if (k.problem.softcap)
     names_["softmax_scale / softcap"] = splat(k.param(Param::tanh_scale), k.tiling.lanes);
   if (k.problem.softcap || k.problem.alibi) value_ = fold_score(score_expr(k.problem)).value;
+  if (k.problem.softcap) derivative_ = fold_score(score_derivative(k.problem)).value;
   if (k.problem.alibi) key_ = splat(to_float(key), k.tiling.lanes);
 }
 
@@ -76,6 +77,10 @@ V ScoreChange::operator()(V product, int j, int vector) {
   names_["score"] = product;
   const V value = FloatPrinter(k.ir, k.floats(), names_).print(*value_).named("modified");
   return (value * factor_).named("score");
+}
+
+V ScoreChange::derivative() {
+  return FloatPrinter(k.ir, k.floats(), names_).print(*derivative_).named("derivative");
 }
 
 void fill_distances(Kernel& k, V first_key) {

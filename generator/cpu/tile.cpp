@@ -10,9 +10,6 @@ namespace flashwright {
 
 using namespace ir;
 
-namespace {
-
-// sums[r][n] += element r of a column * vector n of a row, in registers.
 void accumulate(Kernel& k, Values& sums, const Values& elements, const Values& vectors) {
   const std::size_t columns = vectors.size();
   for (std::size_t r = 0; r < elements.size(); ++r) {
@@ -29,16 +26,14 @@ std::vector<Carried> accumulators(const Values& starts) {
   return carried;
 }
 
-int degree(const Kernel& k) { return k.problem.dtype == DType::fp32 ? 5 : 4; }
-
-// Keys that the softmax loop takes at once: enough to overlap the latency of the series, as far as there
-// are registers.
 int softmax_unroll(const Kernel& k) {
   const int most = k.tiling.registers >= 32 ? 4 : 2;
   for (int keys = most; keys > 1; --keys)
     if (k.tiling.key_step() % keys == 0) return keys;
   return 1;
 }
+
+namespace {
 
 // The maximum to subtract, the rescale factor of what was summed so far, and the sum scaled by it.
 struct RowState {
@@ -164,31 +159,39 @@ void add_dim_block(Kernel& k, const TileRows& block, const TileRows& ahead, V sc
 
 }  // namespace
 
+Values multiply_rows(Kernel& k, const ProductNames& names, const Values& rows, int buffer,
+                     int dims) {
+  Builder& ir = k.ir;
+  const Tiling& t = k.tiling;
+  const int columns = t.query_vectors;
+  const Values zeros(rows.size() * static_cast<std::size_t>(columns), k.all(0));
+  const V queries = k.buffer(buffer);
+  return ir.loop(
+      names.loop, ir.i64(0), ir.i64(dims), t.unroll, accumulators(zeros),
+      [&](V dim, const Values& carried) {
+        Values now = carried;
+        for (int u = 0; u < t.unroll; ++u) {
+          Values vectors, elements;
+          for (int n = 0; n < columns; ++n)
+            vectors.push_back(k.load_floats(k.at(queries, dim, u * t.tile_q + n * t.lanes))
+                                  .named(names.vector, n));
+          for (const V row : rows)
+            elements.push_back(
+                ir.load({Kind::f32}, ir.offset(ir.element(row, Kind::f32, dim), u * 4), 4)
+                    .named(names.element));
+          accumulate(k, now, elements, vectors);
+        }
+        return now;
+      });
+}
+
 void multiply_keys(Kernel& k, const TileRows& keys, V scores, V count, V padded, bool track_max) {
   Builder& ir = k.ir;
   const Tiling& t = k.tiling;
   const int columns = t.query_vectors;
   ir.loop("key.block", ir.i64(0), padded, t.key_block, [&](V key) {
     const Values rows = key_rows(k, keys, key, count);
-    const Values zeros(static_cast<std::size_t>(t.key_block * columns), k.all(0));
-    const V queries = k.buffer(t.at.q);
-    const Values sums = ir.loop(
-        "qk", ir.i64(0), ir.i64(t.head_dim), t.unroll, accumulators(zeros),
-        [&](V dim, const Values& carried) {
-          Values now = carried;
-          for (int u = 0; u < t.unroll; ++u) {
-            Values vectors, elements;
-            for (int n = 0; n < columns; ++n)
-              vectors.push_back(
-                  k.load_floats(k.at(queries, dim, u * t.tile_q + n * t.lanes)).named("q", n));
-            for (const V row : rows)
-              elements.push_back(
-                  ir.load({Kind::f32}, ir.offset(ir.element(row, Kind::f32, dim), u * 4), 4)
-                      .named("k"));
-            accumulate(k, now, elements, vectors);
-          }
-          return now;
-        });
+    const Values sums = multiply_rows(k, {"qk", "q", "k"}, rows, t.at.q, t.head_dim);
     // Scaling the sums instead of the queries keeps sums of exact products exact.
     ScoreChange change(k, key);
     for (int n = 0; n < columns; ++n) {

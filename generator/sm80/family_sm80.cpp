@@ -32,8 +32,9 @@ void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
   verdict.one_of("blocks_per_sm", s.blocks_per_sm, {1, 2, 3, 4, 5, 6, 7, 8});
   verdict.require(s.ping_pong == 0 && s.persistent == 0,
                   "ping_pong and persistent are knobs of sm90; allowed: 0");
-  verdict.require(s.key_block == 0 && s.dim_block == 0 && s.unroll == 0,
-                  "key_block, dim_block and unroll are knobs of the CPU");
+  verdict.require(
+      s.key_block == 0 && s.dim_block == 0 && s.unroll == 0 && s.tasks == 0 && s.query_tiles == 0,
+      "key_block, dim_block, unroll, tasks and query_tiles are knobs of the CPU");
   if (!verdict.legal()) return;
   verdict.require(s.tile_q == 16 * s.warps || s.tile_q == 32 * s.warps,
                   fmt::format("tile_q is {}; allowed: 16 or 32 rows for each of the {} warps",
@@ -195,6 +196,8 @@ std::vector<std::string> FamilySm80::reasons_against(const Problem& problem) con
     reasons.push_back("mask is blocks; the unfused yardstick knows none, causal, window");
   if (problem.algorithm == Algorithm::unfused && (problem.softcap || problem.alibi))
     reasons.push_back("the unfused yardstick knows neither softcap nor alibi");
+  if (problem.direction == Direction::backward)
+    reasons.push_back("direction is backward; this family has no backward pass yet");
   return reasons;
 }
 

@@ -45,8 +45,9 @@ void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
                   "half_tiles is 1; allowed without a causal mask, or with a tile_kv that 32 does "
                   "not divide: 0");
   verdict.require(s.q_in_registers == 0, "q_in_registers is 1; allowed: 0");
-  verdict.require(s.key_block == 0 && s.dim_block == 0 && s.unroll == 0,
-                  "key_block, dim_block and unroll are knobs of the CPU");
+  verdict.require(
+      s.key_block == 0 && s.dim_block == 0 && s.unroll == 0 && s.tasks == 0 && s.query_tiles == 0,
+      "key_block, dim_block, unroll, tasks and query_tiles are knobs of the CPU");
   const bool whole_words = !problem.dropout || s.tile_kv == 16 || s.tile_kv % 32 == 0;
   verdict.require(
       s.tile_kv >= 16 && s.tile_kv <= 256 && s.tile_kv % 16 == 0 && whole_words,
@@ -193,6 +194,8 @@ std::vector<std::string> FamilySm90::reasons_against(const Problem& problem) con
     reasons.push_back(
         fmt::format("head_dim_v is {}; allowed with dropout and block lists: up to {}",
                     problem.head_dim_v, problem.head_dim_v - (needed - most) * 2 / 8 * 8));
+  if (problem.direction == Direction::backward)
+    reasons.push_back("direction is backward; this family has no backward pass yet");
   return reasons;
 }
 

@@ -49,7 +49,7 @@ inline std::string to_string(const Mask& mask) {
 
 // One attention problem. Only `head_dim` has no default.
 struct Config {
-  std::string direction = "forward";
+  std::string direction = "forward";  // or "backward": the gradients of q, k and v
   DType dtype = DType::bf16;
   int head_dim = 0;    // of queries and keys: 8..256 in steps of 8
   int head_dim_v = 0;  // of values and outputs; 0 means head_dim
@@ -59,7 +59,7 @@ struct Config {
   std::optional<double> softcap;  // cap > 0: a score s becomes cap * tanh(s / cap); default: no cap
   bool alibi = false;             // adds slope[head] * (kv - q) to the scores; the slopes
                                   // are an argument of the launch
-  bool deterministic = false;     // forbids results that depend on the order of atomics
+  bool deterministic = false;     // the same bits on every run: no sum in the order of arrival
   std::string target;             // "sm_90a", "cpu", ...; "" means the best device that is present
   std::string schedule;  // pins the knobs, e.g. "q128.kv64.w4.st2.b2"; "" lets the library choose
   bool operator==(const Config&) const = default;

@@ -95,7 +95,12 @@ typedef struct flashwright_tensor {
  * query_blocks + query / block_q with query_blocks = ceil(seq_q / block_q); the key blocks of row r
  * are columns[offsets[r] .. offsets[r + 1]), entries below 0 are padding. A full block is visible
  * throughout; bit j of word w in row i of partial block p says whether query i of the block sees
- * its key 32 w + j. The arrays lie in the memory of the kernel's device. */
+ * its key 32 w + j. The arrays lie in the memory of the kernel's device.
+ *
+ * A backward launch needs the same blocks also by key blocks, which flashwright_blocks_transpose makes and
+ * flashwright_blocks_from_mask has made already: for c = ((b % batch) * heads + h % heads) * key_blocks +
+ * key / block_kv with key_blocks = ceil(seq_kv / block_kv) the query blocks query_rows[query_offsets[c] ..
+ * query_offsets[c + 1]), and for a partial block its index in partial_columns. */
 typedef struct flashwright_blocks {
   size_t size;           /* sizeof(flashwright_blocks) */
   int64_t seq_q, seq_kv; /* lengths the lists were made for; must be those of the call */
@@ -105,10 +110,18 @@ typedef struct flashwright_blocks {
   const int32_t* full_columns;
   const int32_t* partial_offsets; /* (batch * heads * query_blocks + 1) */
   const int32_t* partial_columns;
-  const uint32_t* partial_bits; /* (partial blocks, block_q, ceil(block_kv / 32)) */
+  const uint32_t* partial_bits;      /* (partial blocks, block_q, ceil(block_kv / 32)) */
+  const int32_t* full_query_offsets; /* (batch * heads * key_blocks + 1); NULL: forward only */
+  const int32_t* full_query_rows;
+  const int32_t* partial_query_offsets; /* (batch * heads * key_blocks + 1); NULL: forward only */
+  const int32_t* partial_query_rows;
+  const int32_t* partial_query_places; /* one for each of partial_query_rows */
 } flashwright_blocks;
 
-/* One call of attention. Zero-fill, set `size`, then the fields. */
+/* One call of attention. Zero-fill, set `size`, then the fields.
+ *
+ * With "direction": "backward" o and lse are read, as a forward launch of the same Config and arguments has
+ * written them, and the gradients that are given are written: any of dq, dk and dv, one at least. */
 typedef struct flashwright_arguments {
   size_t size; /* sizeof(flashwright_arguments) */
   const flashwright_tensor*
@@ -129,6 +142,14 @@ typedef struct flashwright_arguments {
   const flashwright_tensor*
       alibi_slopes; /* with "alibi": fp32 (heads_q) or (batch, heads_q), any strides; otherwise NULL.
                        The score of query i and key j grows by slope * (j - i - q_position) */
+  /* With "direction": "backward"; otherwise NULL. */
+  const flashwright_tensor* d_o;   /* gradient of o, of its shape */
+  const flashwright_tensor* d_lse; /* gradient of lse, of its shape; NULL: 0 */
+  const flashwright_tensor* dq;    /* gradient of q, written; NULL: not wanted */
+  const flashwright_tensor*
+      dk; /* gradient of k, summed over the heads that share a key head, written;
+                                      NULL: not wanted */
+  const flashwright_tensor* dv; /* gradient of v, the same */
 } flashwright_arguments;
 
 /* Sizes that a kernel does not depend on but the choice of the fastest one does. */
@@ -252,6 +273,9 @@ FLASHWRIGHT_API flashwright_status flashwright_blocks_from_mask(const uint8_t* k
                                                                 int64_t heads, int64_t seq_q,
                                                                 int64_t seq_kv, int64_t block_q,
                                                                 int64_t block_kv,
+                                                                flashwright_blocks** blocks);
+/* A copy of lists in host memory that has them by key blocks as well. */
+FLASHWRIGHT_API flashwright_status flashwright_blocks_transpose(const flashwright_blocks* lists,
                                                                 flashwright_blocks** blocks);
 FLASHWRIGHT_API void flashwright_blocks_free(flashwright_blocks* blocks);
 

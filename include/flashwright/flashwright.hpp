@@ -99,22 +99,33 @@ struct Arguments {
   const std::uint64_t* rng_state = nullptr;
   std::optional<std::int64_t> q_position = std::nullopt;
   std::optional<Tensor> alibi_slopes = std::nullopt;  // with Config::alibi
+  // With the direction "backward": what comes in, and the gradients that are wanted.
+  std::optional<Tensor> d_o = std::nullopt, d_lse = std::nullopt;
+  std::optional<Tensor> dq = std::nullopt, dk = std::nullopt, dv = std::nullopt;
 
   flashwright_arguments get() {
+    const auto view = [](std::optional<Tensor>& tensor) {
+      return tensor ? tensor->get() : nullptr;
+    };
     flashwright_arguments out{};
     out.size = sizeof out;
     out.q = q.get();
     out.k = k.get();
     out.v = v.get();
     out.o = o.get();
-    out.lse = lse ? lse->get() : nullptr;
+    out.lse = view(lse);
     out.blocks = blocks;
     out.seed = seed;
     out.offset = offset;
     out.rng_state = rng_state;
     out.has_q_position = q_position.has_value() ? 1 : 0;
     out.q_position = q_position.value_or(0);
-    out.alibi_slopes = alibi_slopes ? alibi_slopes->get() : nullptr;
+    out.alibi_slopes = view(alibi_slopes);
+    out.d_o = view(d_o);
+    out.d_lse = view(d_lse);
+    out.dq = view(dq);
+    out.dk = view(dk);
+    out.dv = view(dv);
     return out;
   }
 };

@@ -98,6 +98,7 @@ const std::vector<Row>& table() {
          return flashwright_blocks_from_mask(nullptr, 1, 1, 4, 4, 2, 2, &blocks);
        },
        "keep"},
+      {"blocks_transpose", [] { return flashwright_blocks_transpose(nullptr, nullptr); }, "blocks"},
       {"allocate", [] { return flashwright_allocate(nullptr, nullptr, 16, nullptr); }, "memory"},
       {"copy_to_device",
        [] { return flashwright_copy_to_device(nullptr, nullptr, nullptr, "x", 1); }, "memory"},

@@ -15,6 +15,86 @@ HALF = 2**-11
 
 
 @needs_cpu
+class Gradients(CliTest):
+    """--direction backward, against differences of the outputs."""
+
+    SHAPE = (1, 6, 2, 8)
+
+    def setUp(self):
+        super().setUp()
+        count = 6 * 2 * 8
+        self.arrays = {name: noise(count, seed) for seed, name in enumerate(["q", "k", "v", "do"])}
+        for name, values in self.arrays.items():
+            write_npy(self.path(f"{name}.npy"), "<f4", self.SHAPE, values)
+
+    FILES = ["run", "--q", "q.npy", "--k", "k.npy", "--v", "v.npy", "--target", "cpu", "--mask", "causal"]
+    BACKWARD = [*FILES, "--direction", "backward", "--do", "do.npy"]
+
+    def loss(self, **changes):
+        for name, values in changes.items():
+            write_npy(self.path(f"{name}.npy"), "<f4", self.SHAPE, values)
+        self.ok(*self.FILES, "-o", "o.npy")
+        return sum(a * b for a, b in zip(read_npy(self.path("o.npy"))[2], self.arrays["do"]))
+
+    def test_differences_of_the_output(self):
+        text = self.ok(*self.BACKWARD, "--dq", "dq.npy", "--dk", "dk.npy", "--dv", "dv.npy", "--check").out
+        for word in ["backward fp32 d8 causal", "check     passed; dk: largest error", "wrote     dq.npy (1, 6, 2, 8)"]:
+            self.assertIn(word, text)
+        step = 2**-6
+        for name in ["q", "k", "v"]:
+            _, shape, gradient = read_npy(self.path(f"d{name}.npy"))
+            self.assertEqual(shape, self.SHAPE)
+            for place in [17, 60]:
+                moved = [list(self.arrays[name]) for _ in range(2)]
+                moved[0][place] += step
+                moved[1][place] -= step
+                above, below = (self.loss(**{name: values}) for values in moved)
+                self.loss(**{name: self.arrays[name]})
+                self.assertAlmostEqual(gradient[place], (above - below) / (2 * step), delta=2e-4)
+
+    def test_outputs_of_a_forward_run_serve(self):
+        self.ok(*self.BACKWARD, "--dq", "computed.npy")
+        self.ok(*self.FILES, "-o", "o.npy", "--lse", "lse.npy")
+        report = self.ok(*self.BACKWARD, "--o", "o.npy", "--lse", "lse.npy", "--dq", "given.npy", "--json").json()
+        self.assertNotIn("forward", report)
+        self.assertEqual(report["workspace_bytes"], 0, "sums for keys and values are not wanted")
+        self.assertEqual(read_npy(self.path("given.npy")), read_npy(self.path("computed.npy")))
+        self.assertIn("forward", self.ok(*self.BACKWARD, "--json").json())
+
+    def test_gradient_of_the_sums(self):
+        write_npy(self.path("one.npy"), "<f4", (1, 2, 6), [1.0] * 12)
+        write_npy(self.path("do.npy"), "<f4", self.SHAPE, [0.0] * 96)
+        self.ok(*self.BACKWARD, "--d-lse", "one.npy", "--dv", "dv.npy", "--dk", "dk.npy", "--check")
+        self.assertEqual(set(read_npy(self.path("dv.npy"))[2]), {0.0})
+        self.assertNotEqual(set(read_npy(self.path("dk.npy"))[2]), {0.0})
+
+    def test_other_types_and_options(self):
+        for flags in [["--dtype", "bf16"], ["--dtype", "fp16", "--dropout", "0.3"], ["--softcap", "2"],
+                      ["--deterministic"], ["--schedule", "q16.kv32.tk2"]]:
+            self.assertTrue(self.ok(*self.BACKWARD, *flags, "--check", "--json").json()["check"]["passed"], flags)
+        write_npy(self.path("mask.npy"), "|b1", (6, 6), [(i * 5 + j) % 3 != 0 for i in range(6) for j in range(6)])
+        blocks = [flag if flag != "causal" else "blocks:mask.npy" for flag in self.BACKWARD]
+        self.ok(*blocks, "--block-size", "2,4", "--check")
+
+    def test_what_does_not_belong_is_refused(self):
+        write_npy(self.path("short.npy"), "<f4", (1, 5, 2, 8), [0.0] * 80)
+        write_npy(self.path("flat.npy"), "<f4", (12,), [0.0] * 12)
+        for words, arguments in [
+                (["--do", "the gradient of the output"], [*self.FILES, "--direction", "backward"]),
+                (["-o", "--o is read"], [*self.BACKWARD, "-o", "o.npy"]),
+                (["--lse", "the other one was given"], [*self.BACKWARD, "--o", "do.npy"]),
+                (["--o", "the other one was given"], [*self.BACKWARD, "--lse", "flat.npy"]),
+                (["--d-lse", "(12)", "(batch, heads, seq)"], [*self.BACKWARD, "--d-lse", "flat.npy"]),
+                (["--dv", "another file than that of --dq"], [*self.BACKWARD, "--dq", "x.npy", "--dv", "x.npy"]),
+                (["--dq", "direction is forward"], [*self.FILES, "--dq", "dq.npy"]),
+                (["--do", "direction is forward"], [*self.FILES, "--do", "do.npy"]),
+                (["d_o", "(1, 5, 2, 8)", "seq_q of q = 6"], [*self.BACKWARD[:-2], "--do", "short.npy"]),
+                (["direction is 'sideways'", "forward, backward"], [*self.FILES, "--direction", "sideways"])]:
+            with self.subTest(words=words):
+                self.fails(2, words, *arguments)
+
+
+@needs_cpu
 class RealLayer(CliTest):
     """The arrays of one attention layer of a language model."""
 

@@ -3,79 +3,14 @@
 #include "core/arguments.hpp"
 
 #include <cmath>
-#include <functional>
 
 #include "core/philox.hpp"
-#include "tests/support/testing.hpp"
+#include "tests/core/call.hpp"
 
 using namespace flashwright;
 using namespace flashwright::testing;
 
 namespace {
-
-constexpr std::int64_t kBatch = 2, kHeadsQ = 6, kHeadsKv = 2, kSeqQ = 5, kSeqKv = 7, kDim = 16,
-                       kDimV = 24;
-
-// A call in which all is well; the tests spoil it. Nothing is read through the pointers.
-struct Call {
-  Config config;
-  Problem problem;
-  Arguments args;
-
-  explicit Call(DType dtype = DType::bf16, const Mask& mask = Mask::causal()) {
-    config.dtype = dtype;
-    config.head_dim = kDim;
-    config.head_dim_v = kDimV;
-    config.mask = mask;
-    problem = normalise(config, {BackendKind::cuda, "sm_80"});
-    args.q = tensor(1, dtype, {kBatch, kSeqQ, kHeadsQ, kDim});
-    args.k = tensor(2, dtype, {kBatch, kSeqKv, kHeadsKv, kDim});
-    args.v = tensor(3, dtype, {kBatch, kSeqKv, kHeadsKv, kDimV});
-    args.o = tensor(4, dtype, {kBatch, kSeqQ, kHeadsQ, kDimV});
-    args.lse = tensor(5, DType::fp32, {kBatch, kHeadsQ, kSeqQ, 1});
-    args.lse->ndim = 3;
-    args.lse->stride = {kHeadsQ * kSeqQ, kSeqQ, 1, 0};
-    if (mask.kind == Mask::Kind::blocks) args.blocks = lists();
-  }
-
-  static TensorView tensor(std::uintptr_t place, DType dtype, std::array<std::int64_t, 4> shape) {
-    TensorView view = dense_view(reinterpret_cast<void*>(place << 20), dtype, shape);
-    view.device = BackendKind::cuda;
-    return view;
-  }
-
-  static BlockLists lists() {
-    static const std::int32_t offsets[64] = {};
-    BlockLists out;
-    out.seq_q = kSeqQ;
-    out.seq_kv = kSeqKv;
-    out.block_q = out.block_kv = 4;
-    out.full_offsets = out.partial_offsets = offsets;
-    return out;
-  }
-
-  ResolvedArguments resolve() const { return flashwright::resolve(config, problem, args); }
-  std::int64_t value(Param param) const {
-    return static_cast<std::int64_t>(resolve().values.at(param));
-  }
-};
-
-struct Refused {
-  const char* what;
-  std::function<void(Call&)> spoil;
-  std::vector<std::string> named;  // the argument first
-};
-
-void check_refused(Call call, const Refused& row) {
-  INFO(row.what);
-  row.spoil(call);
-  const Error error = error_of([&] { call.resolve(); });
-  INFO(error.message);
-  CHECK(error.status == Status::bad_argument);
-  CHECK(error.message.starts_with(row.named.front() + ": given "));
-  CHECK(contains(error.message, "; expected "));
-  for (const std::string& part : row.named) CHECK(contains(error.message, part));
-}
 
 float as_float(std::uint64_t bits) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits));
@@ -371,7 +306,8 @@ TEST_CASE("values of the launch arrive") {
   CHECK(as_float(r.values.at(Param::keep_scale)) == 2.0f);
   CHECK(r.values.at(Param::dropout_key) == dropout_key(7, 9));
   CHECK(as_float(r.values.at(Param::scale_log2)) == doctest::Approx(0.25 / std::log(2.0)));
-  CHECK(r.rule_values == std::array<double, 7>{kBatch, kHeadsQ, kHeadsKv, kSeqQ, kSeqKv, 0, 0});
+  CHECK(r.rule_values ==
+        std::array<double, kRuleVariables>{kBatch, kHeadsQ, kHeadsKv, kSeqQ, kSeqKv});
   call.args.q_position = -3;
   call.config.softmax_scale = -2.0;
   CHECK(static_cast<std::int32_t>(call.value(Param::q_position)) == -3);
@@ -381,6 +317,7 @@ TEST_CASE("values of the launch arrive") {
   CHECK(blocks.value(Param::query_blocks) == 2);
   CHECK(blocks.resolve().rule_values[5] == 2);
   CHECK(blocks.resolve().rule_values[6] == 4);
+  CHECK(blocks.resolve().rule_values[7] == 4);
 }
 
 TEST_CASE("empty tensors need no memory, and a call without outputs has nothing to do") {

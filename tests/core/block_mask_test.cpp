@@ -11,6 +11,34 @@ namespace gen = rc::gen;
 
 namespace {
 
+// The blocks of a mask by key blocks, read off its lists by rows.
+void check_transposed(const BlockLists& l) {
+  const auto check = [&](const std::int32_t* offsets, const std::int32_t* columns,
+                         const std::int32_t* query_offsets, const std::int32_t* rows,
+                         const std::int32_t* places) {
+    std::int32_t at = 0;
+    for (std::int64_t matrix = 0; matrix < l.batch * l.heads; ++matrix)
+      for (std::int64_t column = 0; column < l.key_blocks(); ++column) {
+        const std::int64_t c = matrix * l.key_blocks() + column;
+        REQUIRE(query_offsets[c] == at);
+        for (std::int64_t row = 0; row < l.query_blocks(); ++row) {
+          const std::int64_t r = matrix * l.query_blocks() + row;
+          for (std::int32_t i = offsets[r]; i < offsets[r + 1]; ++i) {
+            if (columns[i] != column) continue;
+            REQUIRE(at < query_offsets[c + 1]);
+            CHECK(rows[at] == row);
+            if (places != nullptr) CHECK(places[at] == i);
+            ++at;
+          }
+        }
+        REQUIRE(query_offsets[c + 1] == at);
+      }
+  };
+  check(l.full_offsets, l.full_columns, l.full_query_offsets, l.full_query_rows, nullptr);
+  check(l.partial_offsets, l.partial_columns, l.partial_query_offsets, l.partial_query_rows,
+        l.partial_query_places);
+}
+
 struct Dense {
   std::int64_t batch, heads, seq_q, seq_kv;
   std::vector<std::uint8_t> keep;
@@ -93,6 +121,42 @@ TEST_CASE("the lists stay valid when the mask moves") {
   const BlockMask second = std::move(first);
   CHECK(second.lists.full_columns == second.full_columns.data());
   CHECK(visible(second.lists, 0, 0, 7, 7));
+}
+
+TEST_CASE("the same blocks are listed by keys") {
+  property("transposed", [] {
+    const Dense dense = random_mask();
+    const std::int64_t block_q = *gen::element(1, 3, 16, 64), block_kv = *gen::element(1, 5, 32);
+    const BlockMask made = block_mask_from_dense(dense.keep.data(), dense.batch, dense.heads,
+                                                 dense.seq_q, dense.seq_kv, block_q, block_kv);
+    check_transposed(made.lists);
+    // Lists of a user have none, but perhaps padding.
+    BlockLists plain = made.lists;
+    plain.full_query_offsets = plain.full_query_rows = plain.partial_query_offsets =
+        plain.partial_query_rows = plain.partial_query_places = nullptr;
+    const BlockMask copied = transposed_lists(plain);
+    check_transposed(copied.lists);
+    RC_ASSERT(copied.partial_bits == made.partial_bits);
+    RC_ASSERT(copied.full_query_rows == made.full_query_rows);
+  });
+  const std::int32_t offsets[] = {0, 3}, columns[] = {1, -1, 0}, none[] = {0, 0};
+  BlockLists padded;
+  padded.seq_q = 4;
+  padded.seq_kv = 8;
+  padded.block_q = padded.block_kv = 4;
+  padded.full_offsets = offsets;
+  padded.full_columns = columns;
+  padded.partial_offsets = none;
+  const BlockMask copied = transposed_lists(padded);
+  CHECK(copied.full_query_offsets == std::vector<std::int32_t>{0, 1, 2});
+  CHECK(copied.full_columns == std::vector<std::int32_t>{1, -1, 0});
+  const std::int32_t outside[] = {2, 0, 0}, falling[] = {2, 1};
+  padded.full_columns = outside;
+  CHECK(contains(error_of([&] { transposed_lists(padded); }).message, "key block 2; expected one"));
+  padded.full_offsets = falling;
+  CHECK(contains(error_of([&] { transposed_lists(padded); }).message, "do not fall"));
+  padded.block_q = 0;
+  CHECK(contains(error_of([&] { transposed_lists(padded); }).message, "blocks of 0 x 4"));
 }
 
 TEST_CASE("sizes that make no mask are refused") {

@@ -118,7 +118,7 @@ TEST_CASE("a value out of range is refused with its name, its value and what is 
       {R"({"head_dim":64,"softcap":1e20})", {"softcap", "1e+20", "to 1e+18"}},
       {R"({"head_dim":64,"softcap":"nan"})", {"softcap", "nan", "from 1e-18"}},
       {R"({"head_dim":64,"softcap":"inf"})", {"softcap", "inf", "to 1e+18"}},
-      {R"({"head_dim":64,"direction":"backward"})", {"direction", "backward", "forward"}}};
+      {R"({"head_dim":64,"direction":"back"})", {"direction", "back", "forward, backward"}}};
   for (const BadField& row : table) {
     INFO(row.json);
     const Config config = config_from_json(row.json);
@@ -162,6 +162,19 @@ TEST_CASE("normalising makes defaults explicit and takes run-time values out") {
   CHECK(to_string(problem) == "forward bf16 d64 window dropout softcap alibi sm_80");
 }
 
+TEST_CASE("a backward Problem says so, and on a GPU whether sums keep an order") {
+  Config config;
+  config.head_dim = 64;
+  config.direction = "backward";
+  config.softmax_scale = -1;
+  config.deterministic = true;
+  CHECK(to_string(normalise(config, kTarget)) == "backward bf16 d64 none deterministic sm_80");
+  CHECK(to_string(normalise(config, {BackendKind::cpu, "avx2"})) ==
+        "backward bf16 d64 none cpu:avx2");
+  config.direction = "forward";  // always deterministic: the same kernel
+  CHECK(to_string(normalise(config, kTarget)) == "forward bf16 d64 none negative scale sm_80");
+}
+
 TEST_CASE("the canonical text tells Problems apart, and nothing else does") {
   std::vector<Problem> all;
   std::set<std::string> texts;
@@ -171,12 +184,13 @@ TEST_CASE("the canonical text tells Problems apart, and nothing else does") {
         for (const int head_dim_v : {8, 64, 128})
           for (const auto kind :
                {Mask::Kind::none, Mask::Kind::causal, Mask::Kind::window, Mask::Kind::blocks})
-            for (int options = 0; options < 16; ++options)
+            for (int options = 0; options < 32; ++options)
               for (const Target& target :
                    {kTarget, Target{BackendKind::cuda, "sm_90a"}, Target{BackendKind::cpu, "avx2"}})
-                all.push_back({Direction::forward, algorithm, dtype, head_dim, head_dim_v, kind,
-                               options % 2 == 1, options / 2 % 2 == 1, options / 4 % 2 == 1, target,
-                               options >= 8});
+                all.push_back({options % 2 == 1 ? Direction::backward : Direction::forward,
+                               algorithm, dtype, head_dim, head_dim_v, kind, options / 2 % 2 == 1,
+                               options / 4 % 2 == 1, options / 4 % 2 == 1, target,
+                               options / 8 % 2 == 1, options >= 16});
   for (const Problem& problem : all) texts.insert(to_string(problem));
   CHECK(texts.size() == all.size());
   CHECK(std::set<Problem>(all.begin(), all.end()).size() == all.size());

@@ -41,6 +41,25 @@ TEST_CASE("goldens") {
   CHECK(ran >= 90);
 }
 
+TEST_CASE("goldens of gradients") {
+  int ran = 0;
+  for (const GoldenCase& golden : read_cases(kCases)) {
+    if (!golden.skip.empty() || !golden.gradients) continue;
+    CAPTURE(golden.id);
+    for (const int block : {4, 40}) {
+      CaseRun ready;
+      make_run(golden, block, block, ready);
+      for (const Arguments& call : ready.calls) run(ready.config, call);
+      ready.config.direction = "backward";
+      for (const Arguments& call : ready.backward_calls) run(ready.config, call);
+      CHECK_MESSAGE(check_gradients(golden, ready).empty(), check_gradients(golden, ready));
+    }
+    ++ran;
+  }
+  MESSAGE(ran << " goldens ran");
+  CHECK(ran >= 40);
+}
+
 TEST_CASE("goldens with mask blocks of other sizes") {
   for (const GoldenCase& golden : read_cases(kCases)) {
     if (!golden.skip.empty() || golden.spec.find("\"mask\"") == std::string::npos) continue;

@@ -45,6 +45,8 @@ std::vector<Problem> sample(const std::string& rung) {
           problem.alibi = option == 3;
           problem.target = {BackendKind::cpu, rung};
           all.push_back(problem);
+          problem.direction = Direction::backward;
+          all.push_back(problem);
         }
       }
     }

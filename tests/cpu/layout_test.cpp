@@ -1,12 +1,11 @@
 // Memory: strides, alignment, offsets beyond 2^31 elements, and not one byte read or written outside.
 #include <doctest/doctest.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
 
 #include "core/dtype.hpp"
+#include "tests/cpu/guarded.hpp"
 #include "tests/cpu/runner.hpp"
 #include "tests/support/testing.hpp"
 
@@ -23,29 +22,6 @@ Config config_of(DType dtype, int head_dim, int head_dim_v, const Mask& mask = {
   config.mask = mask;
   return config;
 }
-
-// Memory with an inaccessible page before and behind it; what it holds touches one of the two.
-class Guarded {
- public:
-  Guarded(std::size_t bytes, bool at_end) {
-    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-    const std::size_t inner = (bytes + page - 1) / page * page;
-    size_ = inner + 2 * page;
-    base_ = static_cast<char*>(mmap(nullptr, size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    REQUIRE(base_ != MAP_FAILED);
-    if (inner > 0) REQUIRE(mprotect(base_ + page, inner, PROT_READ | PROT_WRITE) == 0);
-    data_ = base_ + page + (at_end ? inner - bytes : 0);
-  }
-  ~Guarded() { munmap(base_, size_); }
-  Guarded(const Guarded&) = delete;
-  Guarded& operator=(const Guarded&) = delete;
-  char* data() const { return data_; }
-
- private:
-  char* base_ = nullptr;
-  char* data_ = nullptr;
-  std::size_t size_ = 0;
-};
 
 template <typename T>
 const T* moved(const std::vector<T>& from, const Guarded& to) {

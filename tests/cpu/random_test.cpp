@@ -48,6 +48,28 @@ Shape any_shape() {
   return shape;
 }
 
+// The reference of gradients takes three passes over all pairs.
+Shape small_shape() {
+  Shape shape = any_shape();
+  shape.heads_kv = *rc::gen::inRange(1, 3);
+  shape.heads_q = shape.heads_kv * *rc::gen::inRange(1, 3);
+  shape.seq_kv = std::min<std::int64_t>(shape.seq_kv, 129);
+  return shape;
+}
+
+Config backward(Config config) {
+  config.direction = "backward";
+  return config;
+}
+
+// Some gradients are not wanted.
+void drop_some(Arguments& arguments) {
+  const int kept = *rc::gen::inRange(1, 8);
+  if ((kept & 1) == 0) arguments.dq.reset();
+  if ((kept & 2) == 0) arguments.dk.reset();
+  if ((kept & 4) == 0) arguments.dv.reset();
+}
+
 Layout any_layout() { return static_cast<Layout>(*rc::gen::inRange(0, kLayoutCount)); }
 
 void check(const Config& config, const Shape& shape, const How& how) {
@@ -60,6 +82,10 @@ void check(const Config& config, const Shape& shape, const How& how) {
   } else if ((config.mask.kind != Mask::Kind::none || config.alibi) &&
              *rc::gen::arbitrary<bool>()) {
     host.arguments.q_position = *rc::gen::inRange(-70, 200);
+  }
+  if (config.direction == "backward") {
+    run_forward(host);
+    if (*rc::gen::inRange(0, 3) == 0) drop_some(host.arguments);
   }
   const std::string fault = run_and_judge(host, how, 24);
   if (!fault.empty()) RC_FAIL(fault);
@@ -100,6 +126,34 @@ TEST_CASE("random problems on a narrower instruction set") {
   check_some([] {
     const Config config = any_config();
     const Shape shape = any_shape();
+    How how;
+    how.rung = "avx2";
+    how.schedule =
+        any_schedule(problem_for(config, how), shape, *rc::gen::inRange<std::uint64_t>(0, 100000));
+    check(config, shape, how);
+  });
+}
+
+TEST_CASE("random gradients with the default schedule") {
+  check_some([] { check(backward(any_config()), small_shape(), {}); });
+}
+
+TEST_CASE("random gradients with any legal schedule") {
+  check_some([] {
+    const Config config = backward(any_config());
+    const Shape shape = small_shape();
+    How how;
+    how.schedule =
+        any_schedule(problem_for(config), shape, *rc::gen::inRange<std::uint64_t>(0, 100000));
+    check(config, shape, how);
+  });
+}
+
+TEST_CASE("random gradients on a narrower instruction set") {
+  if (!can_run("avx2")) return skip("cpu avx2", "the processor has no AVX2");
+  check_some([] {
+    const Config config = backward(any_config());
+    const Shape shape = small_shape();
     How how;
     how.rung = "avx2";
     how.schedule =

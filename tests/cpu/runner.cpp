@@ -44,6 +44,16 @@ void run(const Config& config, const Arguments& arguments, const How& how) {
   backend.deallocate(0, workspace);
 }
 
+void run_forward(HostProblem& host) {
+  Config config = host.config;
+  config.direction = "forward";
+  Arguments arguments = host.arguments;
+  for (std::optional<TensorView>* tensor :
+       {&arguments.d_o, &arguments.d_lse, &arguments.dq, &arguments.dk, &arguments.dv})
+    tensor->reset();
+  run(config, arguments);
+}
+
 std::string run_and_judge(HostProblem& host, const How& how, std::int64_t max_rows) {
   const Problem problem = problem_for(host.config, how);
   run(host.config, host.arguments, how);

@@ -26,6 +26,9 @@ std::shared_ptr<const LoadedKernel> kernel_for(const Config& config, const Shape
 
 void run(const Config& config, const Arguments& arguments, const How& how = {});
 
+// Fills o and lse of a backward problem by the forward kernel of the same Config.
+void run_forward(HostProblem& host);
+
 // Runs, then judges `max_rows` rows: "" when all is well, otherwise the fault with the problem's text.
 std::string run_and_judge(HostProblem& host, const How& how = {}, std::int64_t max_rows = 48);
 

@@ -57,7 +57,9 @@ Sizes sizes_of(const json& spec) {
 std::vector<double> input(const json& spec, const std::string& name, std::int64_t batch,
                           std::int64_t seq, std::int64_t heads, std::int64_t dim) {
   const json inputs = spec.value("inputs", json::object());
-  const std::uint64_t seed = inputs.value("seed", 1), tag = name == "q" ? 1 : name == "k" ? 2 : 3;
+  const std::string tags[] = {"", "q", "k", "v", "do", "bias", "dlse"};
+  const std::uint64_t seed = inputs.value("seed", 1);
+  const auto tag = static_cast<std::uint64_t>(std::find(tags, tags + 7, name) - tags);
   std::vector<double> t(static_cast<std::size_t>(batch * seq * heads * dim));
   for (std::size_t i = 0; i < t.size(); ++i) t[i] = unit(seed, tag, i);
   const auto dims = static_cast<std::size_t>(dim);
@@ -233,6 +235,28 @@ void add_call(CaseRun& run, const Sizes& s, const json& mask, const Segment& at,
     call.blocks = run.masks.back().lists;
   }
   run.calls.push_back(call);
+  if (run.d_o.empty() && run.dq.empty()) return;
+  call.d_o = slice(run.d_o, dtype, {s.batch, s.seq_q, s.heads_q, s.head_dim_v}, at.b, at.q0, at.q1);
+  call.dq = slice(run.dq, dtype, {s.batch, s.seq_q, s.heads_q, s.head_dim}, at.b, at.q0, at.q1);
+  call.dk = slice(run.dk, dtype, {s.batch, s.seq_kv, s.heads_kv, s.head_dim}, at.b, at.k0, at.k1);
+  call.dv = slice(run.dv, dtype, {s.batch, s.seq_kv, s.heads_kv, s.head_dim_v}, at.b, at.k0, at.k1);
+  if (!run.d_lse.empty()) {
+    call.d_lse = lse;
+    call.d_lse->data = run.d_lse.data() + (static_cast<float*>(lse.data) - run.lse.data());
+  }
+  run.backward_calls.push_back(call);
+}
+
+// Output gradients, and room for those of the inputs: what no call writes has none.
+void make_gradients(const json& spec, const Sizes& s, CaseRun& run) {
+  const DType dtype = run.config.dtype;
+  run.d_o = stored(input(spec, "do", s.batch, s.seq_q, s.heads_q, s.head_dim_v), dtype);
+  run.dq.resize(run.q.size());
+  run.dk.resize(run.k.size());
+  run.dv.resize(run.v.size());
+  if (!spec.value("dlse", false)) return;
+  for (const double value : input(spec, "dlse", s.batch, s.heads_q, s.seq_q, 1))
+    run.d_lse.push_back(static_cast<float>(value));
 }
 
 }  // namespace
@@ -258,6 +282,10 @@ std::vector<GoldenCase> read_cases(const std::string& path) {
         golden.spec = spec.dump();
         golden.golden = expect.at("golden").at(name).dump();
         golden.tolerance = tolerances[label].at("o");
+        golden.gradients = spec.value("grad", false);
+        golden.of_dq = tolerances[label].value("dq", 0.0);
+        golden.of_dk = tolerances[label].value("dk", 0.0);
+        golden.of_dv = tolerances[label].value("dv", 0.0);
         all.push_back(std::move(golden));
       }
     }
@@ -282,6 +310,7 @@ void make_run(const GoldenCase& golden, int block_q, int block_kv, CaseRun& run)
   run.o = stored(std::vector<double>(rows * static_cast<std::size_t>(s.head_dim_v), std::nan("")),
                  golden.dtype);
   run.lse.assign(rows, std::nanf(""));
+  if (golden.gradients) make_gradients(spec, s, run);
   if (s.packed) {
     for (std::size_t i = 0; i + 1 < spec["cu_q"].size(); ++i)
       add_call(run, s, mask,
@@ -293,6 +322,22 @@ void make_run(const GoldenCase& golden, int block_q, int block_kv, CaseRun& run)
   } else {
     add_call(run, s, mask, {-1, 0, s.seq_q, 0, s.seq_kv}, block_q, block_kv);
   }
+}
+
+std::string check_gradients(const GoldenCase& golden, const CaseRun& run) {
+  const json expected = json::parse(golden.golden);
+  const auto check = [&](const char* name, const std::vector<unsigned char>& memory,
+                         double tolerance) {
+    const auto bytes = static_cast<std::size_t>(info(golden.dtype).bytes);
+    std::vector<double> values(memory.size() / bytes);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = to_float(golden.dtype, memory.data() + i * bytes);
+    return compare(name, expected.at(name), values, [&](double) { return tolerance; });
+  };
+  std::string fault = check("dq", run.dq, golden.of_dq);
+  if (fault.empty()) fault = check("dk", run.dk, golden.of_dk);
+  if (fault.empty()) fault = check("dv", run.dv, golden.of_dv);
+  return fault.empty() ? "" : golden.id + ": " + fault;
 }
 
 std::string check_run(const GoldenCase& golden, const CaseRun& run) {

@@ -19,6 +19,8 @@ struct GoldenCase {
   std::string spec;  // its JSON, for make_run
   std::string golden;
   double tolerance = 0;  // of the output
+  bool gradients = false;
+  double of_dq = 0, of_dk = 0, of_dv = 0;  // tolerances
 };
 
 // Every golden of the file with an `o`, once for each of its element types.
@@ -30,8 +32,10 @@ std::vector<GoldenCase> read_cases(const std::string& path);
 struct CaseRun {
   Config config;
   std::vector<Arguments> calls;
-  std::vector<unsigned char> q, k, v, o;
-  std::vector<float> lse;
+  std::vector<Arguments>
+      backward_calls;  // of a golden with gradients; they read what the others have written
+  std::vector<unsigned char> q, k, v, o, d_o, dq, dk, dv;
+  std::vector<float> lse, d_lse;
   std::deque<BlockMask> masks;
   CaseRun() = default;
   CaseRun(const CaseRun&) = delete;
@@ -42,5 +46,6 @@ void make_run(const GoldenCase& golden, int block_q, int block_kv, CaseRun& run)
 
 // "" when the outputs of the run are right; otherwise what is wrong.
 std::string check_run(const GoldenCase& golden, const CaseRun& run);
+std::string check_gradients(const GoldenCase& golden, const CaseRun& run);
 
 }  // namespace flashwright::testing

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "core/dtype.hpp"
+#include "core/reference_gradient.hpp"
 
 namespace flashwright::testing {
 namespace {
@@ -130,7 +131,8 @@ HostProblem::HostProblem(const Config& what, const Shape& sizes, Layout layout, 
   q.fill_random(seed * 3 + 1, magnitude);
   k.fill_random(seed * 3 + 2, magnitude);
   v.fill_random(seed * 3 + 3, 1);
-  poison_outputs();
+  o.fill(std::nan(""));
+  lse.fill(std::nan(""));
   arguments.q = q.view();
   arguments.k = k.view();
   arguments.v = v.view();
@@ -141,6 +143,39 @@ HostProblem::HostProblem(const Config& what, const Shape& sizes, Layout layout, 
   if (config.alibi) make_slopes(seed);
   arguments.seed = seed;
   arguments.offset = seed / 7;
+  if (config.direction == "backward") make_gradients(layout, seed);
+}
+
+void HostProblem::make_gradients(Layout layout, std::uint64_t seed) {
+  d_o = HostTensor(config.dtype, o.view().shape, layout);
+  d_lse = HostTensor(DType::fp32, lse.view().shape, Layout::rows_of_heads);
+  dq = HostTensor(config.dtype, q.view().shape, layout);
+  dk = HostTensor(config.dtype, k.view().shape, layout);
+  dv = HostTensor(config.dtype, v.view().shape, layout);
+  d_o.fill_random(seed * 3 + 5, 1);
+  d_lse.fill_random(seed * 3 + 6, 1);
+  arguments.d_o = d_o.view();
+  arguments.dq = dq.view();
+  arguments.dk = dk.view();
+  arguments.dv = dv.view();
+  if (seed % 3 == 0) {
+    TensorView of_sums = d_lse.view();
+    of_sums.ndim = 3;
+    arguments.d_lse = of_sums;
+  }
+  poison_outputs();
+}
+
+void HostProblem::fill_forward() {
+  const Problem problem = normalise(config, {BackendKind::cpu, "host"});
+  for (std::int64_t b = 0; b < shape.batch; ++b)
+    for (std::int64_t h = 0; h < shape.heads_q; ++h)
+      for (std::int64_t s = 0; s < shape.seq_q; ++s) {
+        const ReferenceRow row = reference_row(config, problem, arguments, b, h, s);
+        for (std::size_t d = 0; d < row.o.size(); ++d)
+          o.set(b, s, h, static_cast<std::int64_t>(d), row.o[d]);
+        lse.set(b, h, s, 0, row.lse);
+      }
 }
 
 void HostProblem::make_slopes(std::uint64_t seed) {
@@ -158,6 +193,10 @@ void HostProblem::make_slopes(std::uint64_t seed) {
 }
 
 void HostProblem::poison_outputs() {
+  if (config.direction == "backward") {
+    for (HostTensor* tensor : {&dq, &dk, &dv}) tensor->fill(std::nan(""));
+    return;
+  }
   o.fill(std::nan(""));
   lse.fill(std::nan(""));
 }
@@ -186,8 +225,11 @@ void HostProblem::use_random_blocks(std::int64_t block_q, std::int64_t block_kv,
 }
 
 std::string HostProblem::fault(const Problem& problem, std::int64_t max_rows) const {
-  for (const HostTensor* tensor : {&q, &k, &v, &o, &lse, &slopes})
+  for (const HostTensor* tensor : {&q, &k, &v, &o, &lse, &slopes, &d_o, &d_lse, &dq, &dk, &dv})
     if (tensor->surroundings_changed()) return "memory outside of a tensor was written";
+  if (problem.direction == Direction::backward)
+    return fault_of(GradientSample(config, problem, arguments, RowStatistics::exact, max_rows)
+                        .verdicts(arguments));
   const Judge verdict = judge(config, problem, arguments, max_rows);
   if (verdict.passed()) return {};
   return fmt::format("error {:.3g} of {:.3g} allowed, LSE at {:.3g} of its bound, {} rows",

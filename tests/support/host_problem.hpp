@@ -56,10 +56,12 @@ struct HostProblem {
   Config config;
   Shape shape;
   HostTensor q, k, v, o;
-  HostTensor lse;       // as (batch, heads, seq, 1)
-  HostTensor slopes;    // with alibi, as (batch, heads, 1, 1)
-  BlockMask mask;       // with mask "blocks"
-  Arguments arguments;  // over the tensors above
+  HostTensor lse;              // as (batch, heads, seq, 1)
+  HostTensor slopes;           // with alibi, as (batch, heads, 1, 1)
+  HostTensor d_o, dq, dk, dv;  // with the direction "backward"
+  HostTensor d_lse;            // as lse
+  BlockMask mask;              // with mask "blocks"
+  Arguments arguments;         // over the tensors above
 
   HostProblem(const Config& what, const Shape& sizes, Layout layout, std::uint64_t seed,
               double magnitude = 1);
@@ -69,6 +71,9 @@ struct HostProblem {
   // Block lists with random elements: blocks are absent, full or partial.
   void use_random_blocks(std::int64_t block_q, std::int64_t block_kv, bool of_each_head,
                          std::uint64_t seed);
+  // Backward: random gradients of the outputs, all of dq, dk and dv wanted. Call fill_forward when the inputs stand.
+  void make_gradients(Layout layout, std::uint64_t seed);
+  void fill_forward();  // o and lse from the reference
   void poison_outputs();
   // Random slopes of either sign: of each batch entry, or of the heads alone.
   void make_slopes(std::uint64_t seed);

@@ -104,6 +104,23 @@ TEST_CASE("poison reaches every output and can be told from any result") {
   for (int i = 0; i < 3; ++i) CHECK(std::isnan(static_cast<float*>(workload.host().lse->data)[i]));
 }
 
+TEST_CASE("a backward workload reads what a forward pass gives, and poisons the gradients alone") {
+  FakeBackend backend(BackendKind::cuda);
+  Workload workload(problem_of(R"({"dtype":"fp32","head_dim":8,"direction":"backward"})"),
+                    {1, 2, 1, 3, 50}, backend, 0, 1);
+  workload.poison_outputs();
+  workload.fetch_outputs();
+  const Arguments& args = workload.host();
+  for (int i = 0; i < 6; ++i)
+    CHECK(static_cast<float*>(args.lse->data)[i] == doctest::Approx(std::log(50.0) + 0.5));
+  CHECK(std::isfinite(static_cast<float*>(args.o.data)[47]));
+  CHECK(std::isfinite(static_cast<float*>(args.d_o->data)[47]));
+  CHECK(std::isnan(static_cast<float*>(args.dq->data)[47]));
+  CHECK(std::isnan(static_cast<float*>(args.dk->data)[399]));
+  CHECK(std::isnan(static_cast<float*>(args.dv->data)[399]));
+  CHECK(workload.device().dv->device == BackendKind::cuda);
+}
+
 TEST_CASE("the block mask of a workload shows the diagonal and about a quarter of the rest") {
   FakeBackend backend(BackendKind::cuda);
   const Workload workload(problem_of(R"({"head_dim":8,"mask":"blocks"})"), {1, 1, 1, 2500, 2500},

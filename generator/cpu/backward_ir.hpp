@@ -1,0 +1,13 @@
+// The gradients of q, k and v as one module: fw_backward computes them tile by tile, and fw_backward_convert adds up
+// what its tasks have gathered for keys and values.
+#pragma once
+
+#include "core/problem.hpp"
+#include "core/schedule.hpp"
+#include "core/source.hpp"
+
+namespace flashwright {
+
+Source emit_backward(const Problem& problem, const Schedule& schedule);
+
+}  // namespace flashwright
