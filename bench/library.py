@@ -127,14 +127,16 @@ class Kernel:
         return value
 
     def bind(self, q, k, v, o, lse=None, blocks=None, seed=0, offset=0, rng_state=None, q_position=None, stream=None,
-             alibi_slopes=None):
+             alibi_slopes=None, **gradients):
         """A function that launches on tensors in (batch, seq, heads, dim) order, on the current stream.
 
-        With "alibi" in the Config: alibi_slopes is float32 (heads_q) or (batch, heads_q)."""
+        With "alibi" in the Config: alibi_slopes is float32 (heads_q) or (batch, heads_q). Backward: o and lse are
+        those of the forward pass, gradients are d_o and those of dq, dk, dv that are wanted."""
         import torch
-        tensors = [view(t) for t in (q, k, v, o)] + ([view(lse)] if lse is not None else [])
+        given = {"q": q, "k": k, "v": v, "o": o, "lse": lse, **gradients}
+        tensors = {name: view(tensor) for name, tensor in given.items() if tensor is not None}
         args = Arguments(size=ctypes.sizeof(Arguments), seed=seed, offset=offset)
-        for name, tensor in zip(("q", "k", "v", "o", "lse"), tensors):
+        for name, tensor in tensors.items():
             setattr(args, name, ctypes.pointer(tensor))
         slopes = view(alibi_slopes) if alibi_slopes is not None else None
         if slopes is not None:
@@ -148,10 +150,11 @@ class Kernel:
         bytes_ = ctypes.c_size_t()
         self.library.check(self.library.c.flashwright_kernel_workspace_bytes(self.handle, ctypes.byref(args),
                                                                             ctypes.byref(bytes_)))
-        workspace = torch.empty(bytes_.value, dtype=torch.uint8, device=q.device) if bytes_.value else None
-        address = ctypes.c_void_p(workspace.data_ptr() if workspace is not None else None)
+        workspace = torch.empty(bytes_.value + 255, dtype=torch.uint8, device=q.device) if bytes_.value else None
+        aligned = (workspace.data_ptr() + 255) // 256 * 256 if workspace is not None else None
+        address = ctypes.c_void_p(aligned)
 
-        def launch(keep=(q, k, v, o, lse, blocks, rng_state, workspace, tensors, alibi_slopes, slopes)):
+        def launch(keep=(given, blocks, rng_state, workspace, tensors, alibi_slopes, slopes)):
             on = stream if stream is not None else (torch.cuda.current_stream().cuda_stream if q.is_cuda else None)
             self.library.check(self.library.c.flashwright_kernel_launch(self.handle, ctypes.byref(args), address,
                                                                         ctypes.c_void_p(on)))

@@ -41,6 +41,21 @@ def tune_all(lib, shapes, budget_s, config=config_of):
               f"noise {100 * decision['noise']:.2f} %, {time.time() - start:.0f} s", flush=True)
 
 
+def check_gradients(torch, shape, inputs, d_o, found):
+    """Compares dq, dk, dv of the first batch entry and head with float64; all as (batch, heads, seq, dim)."""
+    def gradients(dtype):
+        q, k, v = (t[:1, :1].detach().to(dtype).requires_grad_(True) for t in inputs)
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=shape.causal)
+        return torch.autograd.grad(out, (q, k, v), d_o[:1, :1].to(dtype))
+
+    for name, exact, plain, got in zip(("dq", "dk", "dv"), gradients(torch.float64), gradients(inputs[0].dtype), found):
+        largest = exact.abs().max().item()
+        allowed = 2 * (plain.double() - exact).abs().max().item() + 1e-5 * (1 + largest)
+        error = (got[:1, :1].double() - exact).abs().max().item()
+        if not error <= allowed:
+            raise RuntimeError(f"wrong {name} for {shape}: error {error:.3g}, allowed {allowed:.3g}")
+
+
 def check_rows(torch, shape, q, k, v, out, rows=64):
     """Compares some query rows of every head with float64, by the tolerance of an unfused computation."""
     step = max(1, shape.seq_q // rows)

@@ -5,7 +5,8 @@
 
 Every shape is timed with PyTorch in the same process, sample by sample in turn, with the same threads, on the
 same normal random inputs, which are (batch, seq, heads, dim) in memory. The multiply-add rate is that of
-registers alone, sampled in the same turns. Writes NAME.json and NAME.txt.
+registers alone, sampled in the same turns. `--direction backward` times the gradients alone, PyTorch's through
+autograd. Writes NAME.json and NAME.txt.
 """
 
 import argparse
@@ -22,7 +23,7 @@ import ours  # noqa: E402
 import protocol  # noqa: E402
 import torch_cpu  # noqa: E402
 
-PEER = "forward"  # its name in torch_cpu
+PEER = "peer"
 
 
 class Plugin(ctypes.Structure):
@@ -38,40 +39,67 @@ def load_peak(path):
     return plugin.flashwright_cpu_plugin(None).contents.fma_peak_gflops
 
 
-def prepare(torch, lib, shape, peer_inputs):
-    q, k, v = (tensor.transpose(1, 2) for tensor in peer_inputs)
+def config_of(shape, direction="forward"):
+    config = {**ours.config_of(shape), "target": "cpu"}
+    return {**config, "direction": direction} if direction != "forward" else config
+
+
+def prepare_forward(torch, lib, shape, inputs):
+    """Our launch and PyTorch's, and which schedule ours has."""
+    q, k, v = (tensor.transpose(1, 2) for tensor in inputs)
     out = torch.full((shape.batch, shape.seq_q, shape.heads_q, shape.dim_v), float("nan"), dtype=q.dtype)
     lse = torch.empty(shape.batch, shape.heads_q, shape.seq_q)
     kernel = lib.kernel(config_of(shape), ours.sizes_of(shape))
     launch = kernel.bind(q, k, v, out, lse)
     launch()
     ours.check_rows(torch, shape, q, k, v, out)
-    return protocol.Candidate(ours.NAME, launch), kernel.describe()["selection"]
-
-
-def config_of(shape):
-    return {**ours.config_of(shape), "target": "cpu"}
-
-
-def run_shape(torch, lib, shape, peak, args):
-    inputs = torch_cpu.make_inputs(torch, shape, "bshd", grad=False)
-    own, selection = prepare(torch, lib, shape, inputs)
 
     def attend():
         return torch.nn.functional.scaled_dot_product_attention(*inputs, is_causal=shape.causal)
 
+    return launch, attend, kernel.describe()["selection"]
+
+
+def prepare_backward(torch, lib, shape, inputs):
+    q, k, v = (tensor.transpose(1, 2) for tensor in inputs)
+    out = torch.empty((shape.batch, shape.seq_q, shape.heads_q, shape.dim_v), dtype=q.dtype)
+    lse = torch.empty(shape.batch, shape.heads_q, shape.seq_q)
+    lib.kernel(config_of(shape), ours.sizes_of(shape)).bind(q, k, v, out, lse)()
+    d_o = torch.randn(out.shape).to(out.dtype)
+    found = [torch.full_like(tensor, float("nan")) for tensor in (q, k, v)]
+    kernel = lib.kernel(config_of(shape, "backward"), ours.sizes_of(shape))
+    launch = kernel.bind(q, k, v, out, lse, d_o=d_o, dq=found[0], dk=found[1], dv=found[2])
+    launch()
+    with torch.enable_grad():
+        ours.check_gradients(torch, shape, inputs, d_o.transpose(1, 2), [tensor.transpose(1, 2) for tensor in found])
+        leaves = [tensor.detach().requires_grad_(True) for tensor in inputs]
+        peer_out = torch.nn.functional.scaled_dot_product_attention(*leaves, is_causal=shape.causal)
+
+    def differentiate():
+        return torch.autograd.grad(peer_out, leaves, d_o.transpose(1, 2), retain_graph=True)
+
+    return launch, differentiate, kernel.describe()["selection"]
+
+
+def run_shape(torch, lib, shape, peak, args):
+    inputs = torch_cpu.make_inputs(torch, shape, "bshd", grad=False)
+    prepare = prepare_backward if args.direction == "backward" else prepare_forward
+    launch, peer_call, selection = prepare(torch, lib, shape, inputs)
+    flops = shape.flops(backward=args.direction == "backward")
     peaks = []
 
     def reach_peak():
         peaks.append(peak(args.threads, args.min_sample_ms))
 
-    timings = protocol.measure([own, protocol.Candidate(PEER, attend), protocol.Candidate("peak", reach_peak)],
-                               protocol.CpuClock(), warmup=2, runs=args.runs, min_sample_ms=args.min_sample_ms)
+    candidates = [protocol.Candidate(ours.NAME, launch), protocol.Candidate(PEER, peer_call),
+                  protocol.Candidate("peak", reach_peak)]
+    timings = protocol.measure(candidates, protocol.CpuClock(), warmup=2, runs=args.runs,
+                               min_sample_ms=args.min_sample_ms)
     peaks = peaks[-args.runs * timings.pop("peak").calls:]
     mine, peer = timings[ours.NAME], timings[PEER]
     ratios = [b / a for a, b in zip(mine.samples_ms, peer.samples_ms)]
-    shares = [shape.flops() / (ms * 1e6) / rate for ms, rate in zip(mine.samples_ms, peaks[::len(peaks) // args.runs])]
-    gflops = {name: {"median": timing.rate(shape.flops()) / 1e9, "best": timing.rate(shape.flops(), best=True) / 1e9}
+    shares = [flops / (ms * 1e6) / rate for ms, rate in zip(mine.samples_ms, peaks[::len(peaks) // args.runs])]
+    gflops = {name: {"median": timing.rate(flops) / 1e9, "best": timing.rate(flops, best=True) / 1e9}
               for name, timing in timings.items()}
     return {"shape": str(shape), "schedule": selection["schedule"], "chosen_by": selection["chosen_by"],
             "gflops": gflops[ours.NAME], "peer_gflops": gflops[PEER],
@@ -81,7 +109,7 @@ def run_shape(torch, lib, shape, peak, args):
             "times": {ours.NAME: mine.record(), "pytorch": peer.record()}}
 
 
-def make_table(records):
+def make_table(records, direction):
     rows = [[r["shape"], f"{r['gflops']['median']:.0f}", f"{100 * r['times'][ours.NAME]['spread']:.0f} %",
              f"{r['peer_gflops']['median']:.0f}", f"{100 * r['times']['pytorch']['spread']:.0f} %",
              f"{r['speedup']:.2f}", f"{r['peak_gflops']['median']:.0f}",
@@ -90,13 +118,14 @@ def make_table(records):
     found = [r["speedup"] for r in records]
     rows.append(["geometric mean of the ratios", "", "", "", "",
                  f"{protocol.geometric_mean(found):.2f} (min {min(found):.2f})", "", "", "", ""])
-    return protocol.table(["forward, GFLOP/s", "ours", "spread", "PyTorch", "spread", "ours / PyTorch",
+    return protocol.table([f"{direction}, GFLOP/s", "ours", "spread", "PyTorch", "spread", "ours / PyTorch",
                            "multiply-add peak", "ours / peak", "best / best", "schedule"], rows)
 
 
 def parse_args(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tune", type=float, default=0, metavar="SECONDS", help="budget for each slot; 0: do not tune")
+    parser.add_argument("--direction", choices=["forward", "backward"], default="forward")
     parser.add_argument("--dtypes", type=protocol.words, default=["fp32", "bf16"])
     parser.add_argument("--dims", type=protocol.numbers, default=[64, 128])
     parser.add_argument("--seqs", type=protocol.numbers, default=[512, 1024, 2048, 4096])
@@ -127,14 +156,14 @@ def main(argv=None):
     peak = load_peak(path)
     shapes = torch_cpu.shapes(args)
     if args.tune:
-        ours.tune_all(lib, shapes, args.tune, config_of)
+        ours.tune_all(lib, shapes, args.tune, lambda shape: config_of(shape, args.direction))
     env = torch_cpu.environment(torch, args.threads)
     records = []
     for shape in shapes:
         records.append(run_shape(torch, lib, shape, peak, args))
         print(records[-1]["shape"], f"{records[-1]['speedup']:.2f}", file=sys.stderr, flush=True)
     env["load_average_at_end"] = [round(value, 2) for value in os.getloadavg()]
-    text = ", ".join(f"{key} {value}" for key, value in env.items()) + "\n\n" + make_table(records)
+    text = ", ".join(f"{key} {value}" for key, value in env.items()) + "\n\n" + make_table(records, args.direction)
     print(text)
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)
