@@ -289,6 +289,7 @@ std::string explain(Engine& engine, std::string_view config, const Shape* shape)
   out["device"] = device_json(request.device);
   out["family"] = request.family->name();
   out["why"] = why(selection);
+  if (const auto slow = request.family->slow_launches(); !slow.empty()) out["slow"] = slow;
   const Slot slot = make_slot(request.problem, request.device, wanted);
   out["slot"] = to_string(slot);
   out["estimate"] = estimate_json(candidate.estimate);

@@ -97,6 +97,8 @@ Exit run_explain(Context& context, const Options& options) {
   print_field("kernel", fmt::format("family {}, schedule {}", report.value("family", ""),
                                     report.value("schedule", "")));
   print_field("why", report.value("why", ""));
+  for (const Json& launch : report.value("slow", Json::array()))
+    print_field("slow", launch.get<std::string>());
   if (report.contains("evidence"))
     print_field("evidence", evidence_text(report["evidence"], report.value("evidence_bucket", "")));
   print_field("from", report.value("in_store", false)

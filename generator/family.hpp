@@ -39,6 +39,9 @@ class Family {
   // Every reason why this family cannot do the problem; empty means it can.
   virtual std::vector<std::string> reasons_against(const Problem& problem) const = 0;
 
+  // What it does, but slowly, by what a Config does not tell: strides and addresses. For `explain`.
+  virtual std::vector<std::string> slow_launches() const { return {}; }
+
   // All schedules of the knob space, legal or rejected with the reason, in a fixed order.
   virtual std::vector<Candidate> space(const Problem& problem, const DeviceInfo& device,
                                        const Shape& shape) const = 0;

@@ -24,7 +24,8 @@ step() {  # step NAME LOG COMMAND...: appends to LOG, remembers a failure
 }
 
 nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,power.limit --format=csv,noheader | tee "$out/gpu-tests.log"
-step tests gpu-tests.log timeout 300 "$build/bin/fw_gpu_tests" --duration=true
+# A launch that kills the context is the last one named.
+step tests gpu-tests.log env FW_GPU_PROGRESS=1 timeout 300 "$build/bin/fw_gpu_tests" --duration=true
 for tool in memcheck racecheck synccheck initcheck; do
   step "$tool" gpu-sanitizers.log env FW_GPU_SMALL=1 timeout 200 compute-sanitizer --tool "$tool" --error-exitcode 9 \
     "$build/bin/fw_gpu_tests" --test-case-exclude="*2^31*,*65535*"

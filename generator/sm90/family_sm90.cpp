@@ -199,6 +199,13 @@ std::vector<std::string> FamilySm90::reasons_against(const Problem& problem) con
   return reasons;
 }
 
+std::vector<std::string> FamilySm90::slow_launches() const {
+  return {
+      "an address or a stride of q, k, v or o that is no multiple of 16 bytes: threads copy the "
+      "rows "
+      "element by element instead of TMA"};
+}
+
 Source FamilySm90::emit(const Problem& problem, const Schedule& schedule) const {
   return make_source(sm90::emission(problem, schedule), problem.target);
 }

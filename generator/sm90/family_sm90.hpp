@@ -9,6 +9,7 @@ class FamilySm90 final : public Family {
  public:
   std::string name() const override { return "sm90"; }
   std::vector<std::string> reasons_against(const Problem& problem) const override;
+  std::vector<std::string> slow_launches() const override;
   std::vector<Candidate> space(const Problem& problem, const DeviceInfo& device,
                                const Shape& shape) const override;
   Candidate consider(const Problem& problem, const DeviceInfo& device, const Shape& shape,

@@ -254,7 +254,10 @@ class Explain(CliTest):
         text = self.ok("explain", "--head-dim", "64", "--target", "sm_86").out
         self.assertIn("device    an sm_86 GPU (assumed) (sm_86), not present; --device names another", text)
         self.assertNotIn("A100", text)
-        self.assertIn("NVIDIA H100 SXM (sm_90a)", self.ok("explain", "--head-dim", "64", "--target", "sm_90a").out)
+        text = self.ok("explain", "--head-dim", "64", "--target", "sm_90a").out
+        self.assertIn("NVIDIA H100 SXM (sm_90a)", text)
+        self.assertIn("no multiple of 16 bytes", text)  # which launches are slow
+        self.assertNotIn("slow", self.ok("explain", *SM80, "--json").json())
 
     def test_another_device(self):
         head = ["--head-dim", "64"]
