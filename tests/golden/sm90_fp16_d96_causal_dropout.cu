@@ -922,12 +922,16 @@ __device__ __forceinline__ void load_boxes(u32 tile, const TensorMap& map, u32 b
     load_box(tile + column / kSlab * kRows * kSwizzle, map, barrier, column, row, head, batch);
 }
 
-// The same by the threads of a warpgroup, element by element, for rows that start anywhere.
+// The same by the threads of a warpgroup, element by element, for rows that start anywhere. All
+// lanes of a warp make the same rounds: after a loop that some leave earlier they may arrive at a
+// barrier in two parts, and then it counts the warp twice.
 template <int kRows, int kColumns, int kPadded, int kSwizzle>
 __device__ __forceinline__ void copy_rows(u32 tile, const Element* source, i64 row_stride,
                                           int rows) {
 #pragma unroll 1
-  for (int row = thread_index() % 128; row < kRows; row += 128) {
+  for (int first = 0; first < kRows; first += 128) {
+    const int row = first + thread_index() % 128;
+    if (row >= kRows) continue;
     const Element* from = source + row * row_stride;
 #pragma unroll 1
     for (int column = 0; column < kPadded; ++column) {

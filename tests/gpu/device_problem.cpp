@@ -66,11 +66,16 @@ KernelSpec default_spec(const Config& config, const Shape& shape, Algorithm algo
 }
 
 KernelSpec any_spec(const Config& config, const Shape& shape, std::uint64_t draw) {
+  const std::vector<KernelSpec> legal = all_specs(config, shape);
+  return legal.at(draw % legal.size());
+}
+
+std::vector<KernelSpec> all_specs(const Config& config, const Shape& shape) {
   const Problem problem = normalise(config, gpu()->target);
-  std::vector<Schedule> legal;
+  std::vector<KernelSpec> legal;
   for (const Candidate& candidate : family(problem).space(problem, *gpu(), shape))
-    if (candidate.rejected.empty()) legal.push_back(candidate.schedule);
-  return {problem, legal.at(draw % legal.size())};
+    if (candidate.rejected.empty()) legal.push_back({problem, candidate.schedule});
+  return legal;
 }
 
 void compile_all(const std::vector<KernelSpec>& specs) {

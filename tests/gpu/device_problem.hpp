@@ -27,6 +27,8 @@ struct KernelSpec {
 KernelSpec default_spec(const Config& config, const Shape& shape,
                         Algorithm algorithm = Algorithm::tiled);
 KernelSpec any_spec(const Config& config, const Shape& shape, std::uint64_t draw);
+// All legal ones.
+std::vector<KernelSpec> all_specs(const Config& config, const Shape& shape);
 
 // Compiles on all cores; later kernel_for calls find the results.
 void compile_all(const std::vector<KernelSpec>& specs);

@@ -131,6 +131,25 @@ TEST_CASE("random problems in three passes") {
   run_matrix(kernels, small() ? 2 : 8);
 }
 
+// Threads copy what TMA cannot address, each some rows: here not each of a warp as many.
+TEST_CASE("rows that start anywhere, in tiles of any height") {
+  if (!ready("rows that start anywhere, in tiles of any height")) return;
+  Config config;
+  config.head_dim = 24;
+  std::map<int, KernelSpec> by_height;
+  for (const KernelSpec& spec : all_specs(config, {3, 2, 2, 300, 300}))
+    by_height.try_emplace(spec.schedule.tile_kv, spec);
+  std::vector<KernelSpec> specs;
+  for (const auto& [height, spec] : by_height) specs.push_back(spec);
+  compile_all(specs);
+  for (const KernelSpec& spec : specs)
+    for (const std::int64_t seq : {16, 300}) {
+      HostProblem host(config, {3, 2, 2, seq, 63}, Layout::shifted, 3);
+      CHECK(run_and_judge(host, spec, 20) == "");
+    }
+  MESSAGE(specs.size() << " heights");
+}
+
 TEST_CASE("goldens") {
   if (!ready("goldens")) return;
   std::map<std::string, int> skipped;
