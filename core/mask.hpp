@@ -15,7 +15,8 @@ namespace flashwright {
 // Variables: `q` and `kv` are the positions of a query (q_position included) and of a key;
 // `q_first` and `q_last` the positions of the first and last query of a range; `seq_kv` the number
 // of keys; and the row's own parameters. Key ranges are half-open and may reach outside [0,
-// seq_kv).
+// seq_kv). The same the other way round for a range of keys: `kv_first` and `kv_last` are its first and last
+// key, counted from query 0; query ranges are half-open and may reach outside [0, seq_q).
 struct MaskInfo {
   Mask::Kind kind;
   std::string name;
@@ -23,7 +24,9 @@ struct MaskInfo {
   ExprPtr keep;                         // 1 when query q may see key kv
   ExprPtr begin, end;                   // keys outside are invisible to every query of the range
   ExprPtr full_begin, full_end;         // keys inside are visible to every query of the range
-  bool lists;                           // the visible keys come as lists of blocks instead
+  ExprPtr query_begin, query_end;       // queries outside see no key of the range
+  ExprPtr full_query_begin, full_query_end;  // queries inside see every key of the range
+  bool lists;                                // the visible keys come as lists of blocks instead
 };
 
 const MaskInfo& info(Mask::Kind kind);

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include "core/dtype.hpp"
 #include "core/mask.hpp"
 #include "core/score.hpp"
@@ -111,6 +114,46 @@ bool uses(const ExprPtr& expr, std::string_view name) {
   return false;
 }
 
+// The struct of a range and the function that finds it.
+struct RangeNames {
+  const char *type, *function, *value, *length;
+};
+// An end of the range on the other side, as position: argument plus or minus that of query 0.
+struct RangeEnd {
+  const char *name, *argument, *sign;
+};
+
+void print_range(std::vector<Line>& lines, const RangeNames& names,
+                 const std::vector<RangeEnd>& ends, const std::vector<const ExprPtr*>& limits) {
+  add(lines, fmt::format("struct {} {{", names.type));
+  add(lines, "  int begin, end;");
+  add(lines, "  int full_begin, full_end;");
+  add(lines, "};");
+  add(lines, "");
+  const std::string head =
+      fmt::format("__device__ __forceinline__ {} {}(", names.type, names.function);
+  add(lines, fmt::format("{}const Params& params, int {},", head, ends[0].argument));
+  add(lines, fmt::format("{}int {}) {{", std::string(head.size(), ' '), ends[1].argument));
+  for (const RangeEnd& end : ends)
+    if (std::any_of(limits.begin(), limits.end(),
+                    [&](const ExprPtr* limit) { return uses(*limit, end.name); }))
+      add(lines, fmt::format("  const int {} = {} {} params.q_position;", end.name, end.argument,
+                             end.sign));
+  // Limits that are the whole sequence need no clamping.
+  const auto clamp = [](const ExprPtr& expr, const char* limit, const char* function) {
+    const std::string text = print_cuda(*expr);
+    return text == limit ? text : fmt::format("{}({}, {})", function, limit, text);
+  };
+  add(lines, fmt::format("  {} {};", names.type, names.value));
+  constexpr std::array kFields = {"begin", "end", "full_begin", "full_end"};
+  for (std::size_t i = 0; i < kFields.size(); ++i)
+    add(lines, fmt::format("  {}.{} = {};", names.value, kFields[i],
+                           i % 2 == 0 ? clamp(*limits[i], "0", "larger")
+                                      : clamp(*limits[i], names.length, "smaller")));
+  add(lines, fmt::format("  return {};", names.value));
+  add(lines, "}");
+}
+
 }  // namespace
 
 Constant int_constant(const char* name, int value, const char* comment) {
@@ -172,35 +215,21 @@ std::vector<Line> print_mask(Mask::Kind kind) {
   add(lines,
       "// Keys of a range of query rows: [begin, end) are those that some of its rows may see,");
   add(lines, "// [full_begin, full_end) those that all of them see.");
-  add(lines, "struct KeyRange {");
-  add(lines, "  int begin, end;");
-  add(lines, "  int full_begin, full_end;");
-  add(lines, "};");
-  add(lines, "");
+  print_range(lines, {"KeyRange", "visible_keys", "keys", "params.seq_kv"},
+              {{"q_first", "first_row", "+"}, {"q_last", "last_row", "+"}},
+              {&mask.begin, &mask.end, &mask.full_begin, &mask.full_end});
+  return lines;
+}
+
+std::vector<Line> print_transposed_mask(Mask::Kind kind) {
+  const MaskInfo& mask = info(kind);
+  std::vector<Line> lines;
   add(lines,
-      "__device__ __forceinline__ KeyRange visible_keys(const Params& params, int first_row,");
-  add(lines, "                                                 int last_row) {");
-  const std::vector<const ExprPtr*> all = {&mask.begin, &mask.end, &mask.full_begin,
-                                           &mask.full_end};
-  for (const auto& [name, row] :
-       {std::pair{"q_first", "first_row"}, std::pair{"q_last", "last_row"}}) {
-    bool used = false;
-    for (const ExprPtr* expr : all) used = used || uses(*expr, name);
-    if (used) add(lines, fmt::format("  const int {} = {} + params.q_position;", name, row));
-  }
-  // Limits that are the whole sequence need no clamping.
-  const auto clamp = [](const ExprPtr& expr, const char* limit, const char* function) {
-    const std::string text = print_cuda(*expr);
-    return text == limit ? text : fmt::format("{}({}, {})", function, limit, text);
-  };
-  add(lines, "  KeyRange keys;");
-  add(lines, fmt::format("  keys.begin = {};", clamp(mask.begin, "0", "larger")));
-  add(lines, fmt::format("  keys.end = {};", clamp(mask.end, "params.seq_kv", "smaller")));
-  add(lines, fmt::format("  keys.full_begin = {};", clamp(mask.full_begin, "0", "larger")));
-  add(lines,
-      fmt::format("  keys.full_end = {};", clamp(mask.full_end, "params.seq_kv", "smaller")));
-  add(lines, "  return keys;");
-  add(lines, "}");
+      "// Query rows of a range of keys: [begin, end) are those that may see some of its keys,");
+  add(lines, "// [full_begin, full_end) those that see all of them.");
+  print_range(lines, {"QueryRange", "visible_queries", "queries", "params.seq_q"},
+              {{"kv_first", "first_key", "-"}, {"kv_last", "last_key", "-"}},
+              {&mask.query_begin, &mask.query_end, &mask.full_query_begin, &mask.full_query_end});
   return lines;
 }
 

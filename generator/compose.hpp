@@ -30,6 +30,9 @@ std::vector<Line> print_params(const ParamLayout& layout, DType dtype);
 // keep() and visible_keys() of a mask that is no list of blocks.
 std::vector<Line> print_mask(Mask::Kind mask);
 
+// visible_queries() of such a mask: the same for a range of keys.
+std::vector<Line> print_transposed_mask(Mask::Kind mask);
+
 // modified(): what happens to a score between product and mask, in units that make the factor of the
 // softmax that of the launch.
 std::vector<Line> print_score(const Problem& problem);
