@@ -20,6 +20,7 @@ const std::vector<Knob>& knobs() {
       {"lf", &Schedule::longest_first, "longest_first"},
       {"ht", &Schedule::half_tiles, "half_tiles"},
       {"qp", &Schedule::query_prefetch, "query_prefetch"},
+      {"sq", &Schedule::step_q, "step_q"},
       {"mk", &Schedule::key_block, "key_block"},
       {"md", &Schedule::dim_block, "dim_block"},
       {"u", &Schedule::unroll, "unroll"},

@@ -269,8 +269,9 @@ void add_score_params(const Problem& problem, ParamLayout& params) {
 }
 
 std::string emit_command(const Problem& problem, const Schedule& schedule) {
-  std::string command = fmt::format("flashwright emit --dtype {} --head-dim {}",
-                                    to_string(problem.dtype), problem.head_dim);
+  std::string command = "flashwright emit";
+  if (problem.direction == Direction::backward) command += " --direction backward";
+  command += fmt::format(" --dtype {} --head-dim {}", to_string(problem.dtype), problem.head_dim);
   if (problem.head_dim_v != problem.head_dim)
     command += fmt::format(" --head-dim-v {}", problem.head_dim_v);
   if (problem.mask == Mask::Kind::window) {
@@ -281,6 +282,7 @@ std::string emit_command(const Problem& problem, const Schedule& schedule) {
   if (problem.dropout) command += " --dropout 0.1";  // so is the probability
   if (problem.softcap) command += " --softcap 50";   // and the cap
   if (problem.alibi) command += " --alibi";
+  if (problem.deterministic) command += " --deterministic";
   return command +
          fmt::format(" --target {} --schedule {}", to_string(problem.target), to_string(schedule));
 }
@@ -299,15 +301,18 @@ std::vector<Line> print_banner(const Problem& problem, const Schedule& schedule,
   if (problem.softcap) mask += ", softcap";
   if (problem.alibi) mask += ", ALiBi";
   const bool tiled = problem.algorithm == Algorithm::tiled;
-  add_wrapped(lines, fmt::format("{} forward for {}: {}, {}, {}.",
-                                 tiled ? "Attention" : "Unfused attention",
-                                 to_string(problem.target), to_string(problem.dtype), dims, mask));
+  add_wrapped(lines,
+              fmt::format("{} {} for {}: {}, {}, {}.", tiled ? "Attention" : "Unfused attention",
+                          to_string(problem.direction), to_string(problem.target),
+                          to_string(problem.dtype), dims, mask));
   add_wrapped(lines, about_tiles);
   for (const LaunchStep& step : plan.steps)
     add_wrapped(
         lines, fmt::format("Launch {}: {} blocks of {} threads, {} bytes of dynamic shared memory.",
                            step.entry, to_string(*step.grid), step.threads, step.smem_bytes) +
                    (step.early ? " It may start while the kernel before it still runs." : ""));
+  if (plan.workspace != nullptr)
+    add_wrapped(lines, fmt::format("Workspace: {} bytes.", to_string(*plan.workspace)));
   for (const BoxRule& box : plan.boxes)
     add_wrapped(lines,
                 fmt::format("Tensor map {}: boxes of {} rows by {} columns of {}, swizzle {}.",

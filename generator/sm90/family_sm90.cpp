@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "core/dtype.hpp"
+#include "generator/sm90/backward_sm90.hpp"
 #include "generator/sm90/emit_sm90.hpp"
 #include "generator/sm90/layout_sm90.hpp"
 #include "generator/sm90/model_sm90.hpp"
@@ -207,7 +208,10 @@ std::vector<std::string> FamilySm90::slow_launches() const {
 }
 
 Source FamilySm90::emit(const Problem& problem, const Schedule& schedule) const {
-  return make_source(sm90::emission(problem, schedule), problem.target);
+  return make_source(problem.direction == Direction::backward
+                         ? sm90::backward_emission(problem, schedule)
+                         : sm90::emission(problem, schedule),
+                     problem.target);
 }
 
 std::vector<Candidate> FamilySm90::space(const Problem& problem, const DeviceInfo& device,

@@ -92,6 +92,9 @@ struct QueryTiles {
     }
   }
 
+  // Where the queries of the tile end.
+  __device__ __forceinline__ int query_end(const Params& params) const { return end; }
+
   // Whether some query of the tile may not see some key of its own.
   __device__ __forceinline__ bool needs_test(const Params& params, const KeyTile& work) const {
     return partial >= 0 || first + kStepQ > end || work.first + kKeyRows > work.end;
@@ -134,6 +137,9 @@ struct QueryTiles {
     ++head;
     done = head == (work.head + 1) * params.group;
   }
+
+  // Where the queries of the tile end.
+  __device__ __forceinline__ int query_end(const Params& params) const { return params.seq_q; }
 
   // Whether some query of the tile may not see some key of its own.
   __device__ __forceinline__ bool needs_test(const Params& params, const KeyTile& work) const {

@@ -19,6 +19,8 @@
 #include "common/softmax.cuh"
 #include "common/modify_scores.cuh"
 #include "common/dropout_tile.cuh"
+#include "sm90/ring.cuh"
+#include "sm90/told_tile.cuh"
 #include "sm90/pipeline.cuh"
 #include "sm90/tile_copy.cuh"
 #include "sm90/produce.cuh"

@@ -1,20 +1,5 @@
 //~ How producer and consumers of the sm90 family hand tiles to each other.
 
-// A place in a ring of kCount stages, and the parity of the phase that its barriers are in.
-template <int kCount>
-struct RingPlace {
-  int stage;
-  u32 parity;
-
-  __device__ __forceinline__ void advance() {
-    ++stage;
-    if (stage == kCount) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
-
 // Where a role is on its way through the tiles.
 struct Walk {
   RingPlace<kStages> at;
@@ -76,39 +61,6 @@ __device__ __forceinline__ int row_of(const RingPlace<kQueryStages>& at, int gro
 }
 #endif
 
-#if FW_BLOCKS
-// The producer walks through the lists of blocks and tells the consumers what each stage holds:
-// they have no registers to spare for a walk of their own.
-struct ToldTile {
-  int first, end, block_begin, partial;  // as in KeyTiles
-  bool last;                             // of the query tile
-};
-
-// Before the keys are announced.
-__device__ __forceinline__ void tell_tile(u32 memory, int stage, const ToldTile& tile) {
-  const u32 place = memory + kTilesOffset + stage * 32;
-  store_shared_u32(place, tile.first);
-  store_shared_u32(place + 4, tile.end);
-  store_shared_u32(place + 8, tile.block_begin);
-  store_shared_u32(place + 12, tile.partial);
-  store_shared_u16(place + 16, tile.last ? 1 : 0);
-}
-
-// Once the keys are full. The lane that reads is the one that gives the stage back.
-__device__ __forceinline__ ToldTile told_tile(u32 memory, int stage) {
-  const u32 place = memory + kTilesOffset + stage * 32;
-  Bytes16 words = {};
-  u32 last = 0;
-  if (lane_index() == 0) {
-    words = load_shared_16(place);
-    last = load_shared_u16(place + 16);
-  }
-  return {static_cast<int>(shuffle(words.word[0], 0)), static_cast<int>(shuffle(words.word[1], 0)),
-          static_cast<int>(shuffle(words.word[2], 0)), static_cast<int>(shuffle(words.word[3], 0)),
-          shuffle(last, 0) != 0};
-}
-#endif
-
 constexpr int kNoTile = -1;  // instead of a number in the batch
 
 // The producer finds out which query tile comes next and tells the consumers beside its queries:
@@ -143,11 +95,6 @@ __device__ __forceinline__ bool told_keys(u32 memory, int stage) {
   return shuffle(has_keys, 0) != 0;
 }
 #endif
-
-// One thread of a warpgroup speaks for it: its wait has covered the products of all.
-__device__ __forceinline__ void release(u32 barrier) {
-  if (thread_index() % 128 == 0) arrive(barrier);
-}
 
 #if FW_PING_PONG
 // Consumers start their products in turn, once for each tile: so the softmax of one runs beside the

@@ -1,0 +1,31 @@
+// The backward kernels of sm90: their sizes and how they are put together. Two kernels compute gradients,
+// one with keys of its own that meet the queries, one with queries of its own that meet the keys; both
+// have the same consumers and as many stages.
+#pragma once
+
+#include "core/device.hpp"
+#include "generator/compose.hpp"
+#include "generator/sm90/layout_sm90.hpp"
+
+namespace flashwright::sm90 {
+
+// Bytes of shared memory from its start. `own`: the two tiles that a consumer keeps; `step`: a stage of
+// those that it meets.
+struct KernelLayout {
+  int own_first_stride = 0, own_second_offset = 0, own_second_stride = 0;
+  int step_first_offset = 0, step_first_stride = 0, step_second_offset = 0, step_second_stride = 0;
+  int rows_offset = 0, rows_stride = 0;  // numbers of query rows, of a stage
+  int told_offset = 0, flag_offset = 0;  // what the producer tells of the stages; of the whole
+  int barriers_offset = 0;
+  int smem_bytes = 0;
+};
+KernelLayout keys_layout(const Problem& problem, const Schedule& schedule);
+KernelLayout queries_layout(const Problem& problem, const Schedule& schedule);
+
+// Registers that a consumer of either kernel needs, about.
+int keys_registers(const Problem& problem, const Schedule& schedule);
+int queries_registers(const Problem& problem, const Schedule& schedule);
+
+Emission backward_emission(const Problem& problem, const Schedule& schedule);
+
+}  // namespace flashwright::sm90

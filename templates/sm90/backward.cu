@@ -1,0 +1,76 @@
+//~ Backward attention for Hopper: TMA, wgmma, producers and consumers.
+#include "options.h"
+#include "common/types.cuh"
+#include "ptx/tma.cuh"
+#include "constants.h"
+#include "ptx/index.cuh"
+#include "ptx/math.cuh"
+#include "ptx/memory.cuh"
+#include "ptx/barrier.cuh"
+#include "ptx/warpgroup.cuh"
+#include "products.h"
+#include "mask.h"
+#include "score.h"
+#include "common/work.cuh"
+#include "common/key_tiles.cuh"
+#include "common/query_tiles.cuh"
+#include "common/dropout.cuh"
+#include "common/modify_scores.cuh"
+#include "common/backward_rows.cuh"
+#include "sm90/ring.cuh"
+#include "sm90/told_tile.cuh"
+#include "sm90/tile_copy.cuh"
+#include "sm90/hide_scores.cuh"
+#include "sm90/backward_pipeline.cuh"
+#include "sm90/backward_products.cuh"
+#include "sm90/backward_write.cuh"
+#include "sm90/backward_keys_produce.cuh"
+#include "sm90/backward_keys.cuh"
+#include "sm90/backward_queries_produce.cuh"
+#include "sm90/backward_queries.cuh"
+
+// What the other kernels need to know of each row.
+extern "C" __global__ void __launch_bounds__(kPrepareThreads)
+    fw_backward_rows(const __grid_constant__ Params params) {
+  start_next_kernel();  // it waits for this one
+  wait_for_previous_kernel();
+  prepare_rows(params);
+}
+
+// One block computes the gradients of kKeyRows keys of one head, and of their values.
+extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
+    fw_backward_keys(const __grid_constant__ Params params) {
+  const u32 memory = swizzled_memory();
+  if (thread_index() == 0) find_barriers(memory + kKeysBarriersOffset).make(4);
+  synchronize_block();
+  start_next_kernel();
+  const int group = static_cast<int>(shuffle(warp_index() / 4, 0));
+  if (group == kConsumers) {
+    give_registers<kProducerRegisters>();
+    wait_for_previous_kernel();
+    produce_queries(params, memory);
+  } else {
+    take_registers<kConsumerRegisters>();
+    wait_for_previous_kernel();
+    consume_queries(params, memory, group);
+  }
+}
+
+// One block computes the gradients of kTileQ queries of one head.
+extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
+    fw_backward_queries(const __grid_constant__ Params params) {
+  const u32 memory = swizzled_memory();
+  if (thread_index() == 0) find_barriers(memory + kQueriesBarriersOffset).make(1);
+  synchronize_block();
+  start_next_kernel();
+  const int group = static_cast<int>(shuffle(warp_index() / 4, 0));
+  if (group == kConsumers) {
+    give_registers<kProducerRegisters>();
+    wait_for_previous_kernel();
+    produce_keys(params, memory);
+  } else {
+    take_registers<kConsumerRegisters>();
+    wait_for_previous_kernel();
+    consume_keys(params, memory, group);
+  }
+}

@@ -1,0 +1,253 @@
+//~ The consumers of fw_backward_keys: gradients of keys and values.
+//~
+//~ A consumer owns 64 keys of one head and meets all queries that see them. It computes scores with
+//~ keys as rows, so that weights are left operands as they are: those of a lane are of two keys, g
+//~ and g + 8 of the warp's sixteen, and of the queries 8n + 2t and 8n + 2t + 1 of each column n of
+//~ accumulators.
+
+#if FW_BLOCKS
+// Hides the scores of queries that a key must not be seen by. `key` is the lane's first.
+__device__ __forceinline__ void hide_scores(float (&scores)[kStepQ / 2], const Params& params,
+                                            const KeyTile& work, const Step& step, int key) {
+  const int first = step.first + lane_index() % 4 * 2;
+  const int words = (params.block_kv + 31) / 32;
+#pragma unroll
+  for (int n = 0; n < kStepQ / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int query = first + n * 8 + i;
+      const bool exists = query < step.end;
+      const u32* bits = params.partial_bits;
+      if (step.partial >= 0 && exists)
+        bits += (static_cast<i64>(step.partial) * params.block_q + query % params.block_q) * words;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int own = key + half * 8;
+        bool visible = exists && own < work.end;
+        if (visible && step.partial >= 0) {
+          const int bit = own - work.block_begin;
+          visible = (load_global(bits + bit / 32) >> bit % 32 & 1) != 0;
+        }
+        if (!visible) scores[4 * n + 2 * half + i] = -infinity();
+      }
+    }
+  }
+}
+#else
+// Hides the scores of queries that do not see a key. `key` is the lane's first.
+__device__ __forceinline__ void hide_scores(float (&scores)[kStepQ / 2], const Params& params,
+                                            const KeyTile& work, const Step& step, int key) {
+  const int first = step.first + lane_index() % 4 * 2;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int own = key + half * 8;
+    const QueryRange queries = visible_queries(params, own, own);
+    const int begin = queries.begin - first;
+    const int end = own < work.end ? queries.end - first : begin;
+#pragma unroll
+    for (int n = 0; n < kStepQ / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        if (n * 8 + i < begin || n * 8 + i >= end) scores[4 * n + 2 * half + i] = -infinity();
+    }
+  }
+}
+#endif
+
+// A consumer on its way.
+struct KeysConsumer {
+  int group;                         // which of the consumers
+  u32 keys, values;                  // its own, in shared memory
+  u32 queries, outputs, rows, steps;  // the first stage of each
+  Barriers barriers;
+  KeyTile work;
+  int key;  // the first of the lane
+  RingPlace<kStages> at;
+  float scale_log2;
+
+  __device__ __forceinline__ void start(const Params& params, u32 memory, int own_group) {
+    group = own_group;
+    work = find_key_tile(params);
+    keys = memory + group * kOwnKeysStride;
+    values = memory + kOwnValuesOffset + group * kOwnValuesStride;
+    queries = memory + kStepQueriesOffset;
+    outputs = memory + kStepOutputsOffset;
+    rows = memory + kRowsOffset;
+    steps = memory + kStepsOffset;
+    barriers = find_barriers(memory + kKeysBarriersOffset);
+    key = work.first + group * 64 + warp_index() % 4 * 16 + lane_index() / 4;
+    at = {};
+#if FW_SOFTCAP
+    scale_log2 = params.softcap_log2;
+#else
+    scale_log2 = params.scale_log2;
+#endif
+  }
+
+  // Four numbers of rows: of the queries of the lane in two tiles of accumulators from 2 * pair on.
+  __device__ __forceinline__ Bytes16 row_words(int list, int pair) const {
+    return load_shared_16(rows + at.stage * kRowsStride +
+                          (list * kStepQ + pair * 16 + lane_index() % 4 * 4) * 4);
+  }
+
+#if FW_DROPOUT
+  // Whether a weight is kept, of the words that row_words() has read.
+  __device__ __forceinline__ bool kept(u32 word, int half) const {
+    return (word >> (warp_index() % 2 * 16 + lane_index() / 4 + half * 8) & 1) != 0;
+  }
+
+  // The list of keep words for the keys of the warp.
+  __device__ __forceinline__ int keep_list() const {
+    return 2 + group * 2 + warp_index() % 4 / 2;
+  }
+#endif
+
+  // Turns scores into weights, and rounds these for the products with gradients of outputs.
+  __device__ __forceinline__ void soften(float (&scores)[kStepQ / 2],
+                                         u32 (&weights)[kStepQ / 16][4], const Params& params,
+                                         const Step& step) const {
+#if FW_ALIBI
+    const float slope = find_slope(params, {work.batch, step.head, 0, 0}, scale_log2);
+    const float distance = static_cast<float>(key - step.first - lane_index() % 4 * 2 -
+                                              params.q_position);
+#endif
+#if FW_SOFTCAP
+    float derivatives[kStepQ / 2];
+#endif
+#if FW_SOFTCAP || FW_ALIBI
+#pragma unroll
+    for (int i = 0; i < kStepQ / 2; ++i) {
+#if FW_SOFTCAP
+      derivatives[i] = score_derivative(params, scores[i]);
+#endif
+#if FW_ALIBI
+      const int further = i % 4 / 2 * 8 - i / 4 * 8 - i % 2;
+      scores[i] = modified(params, scores[i], slope, distance + static_cast<float>(further));
+#else
+      scores[i] = modified(params, scores[i]);
+#endif
+    }
+#endif
+    if (step.test != 0) hide_scores(scores, params, work, step, key);
+#pragma unroll
+    for (int pair = 0; pair < kStepQ / 16; ++pair) {
+      const Bytes16 lse = row_words(0, pair);
+#if FW_DROPOUT
+      const Bytes16 words = row_words(keep_list(), pair);
+#endif
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {  // two weights of one key
+        float pair_of[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int at_query = j / 2 * 2 + i;
+          float& score = scores[8 * pair + 2 * j + i];
+          score = exp2_approx(
+              fused_multiply_add(score, scale_log2, -bits_float(lse.word[at_query])));
+          pair_of[i] = score;
+#if FW_DROPOUT
+          if (!kept(words.word[at_query], j % 2)) pair_of[i] = 0.0f;
+#endif
+#if FW_SOFTCAP
+          score *= derivatives[8 * pair + 2 * j + i];
+#endif
+        }
+        weights[pair][j] = pack_pair(pair_of[0], pair_of[1]);
+      }
+    }
+  }
+
+  // Turns weights and their gradients into gradients of the scores, rounded for the products with
+  // queries.
+  __device__ __forceinline__ void differentiate(const float (&weights)[kStepQ / 2],
+                                                const float (&gradients)[kStepQ / 2],
+                                                u32 (&scores)[kStepQ / 16][4]) const {
+#pragma unroll
+    for (int pair = 0; pair < kStepQ / 16; ++pair) {
+      const Bytes16 sums = row_words(1, pair);
+#if FW_DROPOUT
+      const Bytes16 words = row_words(keep_list(), pair);
+#endif
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        float pair_of[2];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int at_query = j / 2 * 2 + i, place = 8 * pair + 2 * j + i;
+          float gradient = gradients[place];
+#if FW_DROPOUT
+          if (!kept(words.word[at_query], j % 2)) gradient = 0.0f;
+#endif
+          pair_of[i] = weights[place] * (gradient - bits_float(sums.word[at_query]));
+        }
+        scores[pair][j] = pack_pair(pair_of[0], pair_of[1]);
+      }
+    }
+  }
+
+  // Writes 64 rows of a gradient, unless nobody wants it.
+  template <int kColumns, int kSwizzleOfTile>
+  __device__ __forceinline__ void write(const float (&sums)[kColumns / 2], float factor, u32 tile,
+                                        const TensorMap& map, Element* gradient, i64 batch_stride,
+                                        i64 head_stride, i64 row_stride,
+                                        const Params& params) const {
+    if (gradient == nullptr) return;
+    const Target target = {map,
+                           gradient + work.batch * batch_stride + work.head * head_stride,
+                           row_stride,
+                           work.batch,
+                           work.head,
+                           work.first + group * 64,
+                           work.end,
+                           params.seq_kv};
+    write_rows<kColumns, kSwizzleOfTile>(sums, factor, tile, target, params.aligned != 0, group);
+  }
+};
+
+// A consumer warpgroup.
+__device__ __forceinline__ void consume_queries(const Params& params, u32 memory, int group) {
+  KeysConsumer consumer;
+  consumer.start(params, memory, group);
+  const Barriers& barriers = consumer.barriers;
+  float dk[kHeadDim / 2] = {}, dv[kHeadDimV / 2] = {};
+  wait_barrier(barriers.own_full, 0);
+#pragma unroll 1
+  while (true) {
+    RingPlace<kStages>& at = consumer.at;
+    const u32 queries = consumer.queries + at.stage * kStepQueriesStride;
+    const u32 outputs = consumer.outputs + at.stage * kStepOutputsStride;
+    wait_barrier(barriers.first_full + at.stage * 8, at.parity);
+    const Step step = told_step(consumer.steps + at.stage * 32);
+    if (step.head == kNoHead) break;
+    float scores[kStepQ / 2], gradients[kStepQ / 2];
+    u32 packed[kStepQ / 16][4], packed_gradients[kStepQ / 16][4];
+    fence_products();
+    start_product<kStepQ, kPaddedDim, kSwizzle>(scores, consumer.keys, queries);
+    wait_barrier(barriers.second_full + at.stage * 8, at.parity);
+    start_product<kStepQ, kPaddedDimV, kSwizzleV>(gradients, consumer.values, outputs);
+    wait_products<1>();
+    hold(scores);
+    consumer.soften(scores, packed, params, step);
+    fence_products();
+    start_gradient<kStepQ, kSwizzleV>(dv, packed, outputs);
+    wait_products<1>();
+    hold(gradients);
+    consumer.differentiate(scores, gradients, packed_gradients);
+    fence_products();
+    start_gradient<kStepQ, kSwizzle>(dk, packed_gradients, queries);
+    wait_products<1>();
+    hold(dv);
+    release(barriers.second_empty + at.stage * 8);
+    wait_products<0>();
+    hold(dk);
+    release(barriers.first_empty + at.stage * 8);
+    at.advance();
+  }
+  consumer.write<kHeadDimV, kSwizzleV>(dv, numerator(params), consumer.values, params.dv_map,
+                                       params.dv, params.dv_batch_stride, params.dv_head_stride,
+                                       params.dv_row_stride, params);
+  consumer.write<kHeadDim, kSwizzle>(dk, numerator(params) * params.softmax_scale, consumer.keys,
+                                     params.dk_map, params.dk, params.dk_batch_stride,
+                                     params.dk_head_stride, params.dk_row_stride, params);
+  wait_for_output();
+}

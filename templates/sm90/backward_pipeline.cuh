@@ -1,0 +1,55 @@
+//~ How producer and consumers of a gradient kernel hand tiles to each other. A block keeps a pair of
+//~ tiles of its own, keys and values or queries and gradients of outputs, and meets pairs of the
+//~ other kind that come through stages. The first of a pair is the one that scores are made of.
+
+// The mbarriers of a block, those of the first stage. Full: the tile has arrived. Empty: all who
+// read it are done.
+struct Barriers {
+  u32 own_full;
+  u32 first_full, first_empty, second_full, second_empty;
+
+  // `tellers`: who arrive when the first tile of a stage is there.
+  __device__ __forceinline__ void make(int tellers) const {
+    init_barrier(own_full, 1);
+#pragma unroll
+    for (int stage = 0; stage < kStages; ++stage) {
+      init_barrier(first_full + stage * 8, tellers);
+      init_barrier(first_empty + stage * 8, kConsumers);
+      init_barrier(second_full + stage * 8, 1);
+      init_barrier(second_empty + stage * 8, kConsumers);
+    }
+    publish_barriers();
+  }
+};
+
+__device__ __forceinline__ Barriers find_barriers(u32 place) {
+  Barriers barriers;
+  barriers.own_full = place;
+  barriers.first_full = place + 8;
+  barriers.first_empty = barriers.first_full + kStages * 8;
+  barriers.second_full = barriers.first_empty + kStages * 8;
+  barriers.second_empty = barriers.second_full + kStages * 8;
+  return barriers;
+}
+
+// Starts the copy of a tile, in boxes of kBoxRows rows; what lies behind the end of the tensor
+// becomes 0. Loops stay loops: a producer has few registers.
+template <int kRows, int kBoxRows, int kColumns, int kSwizzle>
+__device__ __forceinline__ void load_tile(u32 tile, const TensorMap& map, u32 barrier, int row,
+                                          int head, int batch) {
+  constexpr int kSlab = kSwizzle / 2;
+#pragma unroll 1
+  for (int column = 0; column < kColumns; column += kSlab) {
+#pragma unroll 1
+    for (int part = 0; part < kRows; part += kBoxRows)
+      load_box(tile + (column / kSlab * kRows + part) * kSwizzle, map, barrier, column, row + part,
+               head, batch);
+  }
+}
+
+// What all threads of the warpgroup have written is there.
+__device__ __forceinline__ void announce(u32 barrier) {
+  fence_async_shared();
+  synchronize_named<1, 128>();
+  release(barrier);
+}

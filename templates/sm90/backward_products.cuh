@@ -1,0 +1,46 @@
+//~ The products of the gradients, of a warpgroup with 64 rows of its own. They run until
+//~ wait_products().
+
+// All lanes know the address; one of them tells the compiler so, which then keeps descriptors where
+// products read them: in uniform registers.
+__device__ __forceinline__ u32 uniform_address(u32 address) { return shuffle(address, 0); }
+
+// Starts sums = a b^T: 64 rows of a and kRows of b, each of kColumns elements.
+template <int kRows, int kColumns, int kSwizzle>
+__device__ __forceinline__ void start_product(float (&sums)[kRows / 2], u32 a, u32 b) {
+  const u64 a_tile = tile_descriptor<kSwizzle>(uniform_address(a), 8 * kSwizzle, 0);
+  const u64 b_tile = tile_descriptor<kSwizzle>(uniform_address(b), 8 * kSwizzle, 0);
+#pragma unroll
+  for (int step = 0; step < kColumns / 16; ++step) {
+    constexpr int kSteps = kSwizzle / 32;  // of a slab
+    const int slab = step / kSteps, offset = step % kSteps * 32;
+    const u64 a_step = advance_descriptor(a_tile, slab * 64 * kSwizzle + offset);
+    const u64 b_step = advance_descriptor(b_tile, slab * kRows * kSwizzle + offset);
+    if (step == 0) {
+      multiply_first(sums, a_step, b_step);
+    } else {
+      multiply(sums, a_step, b_step);
+    }
+  }
+  commit_products();
+}
+
+// Starts sums += weights b: 64 rows of weights, in registers, by the kRows rows of b.
+template <int kRows, int kSwizzle, int kSums>
+__device__ __forceinline__ void start_gradient(float (&sums)[kSums],
+                                               const u32 (&weights)[kRows / 16][4], u32 b) {
+  const u64 tile = tile_descriptor<kSwizzle>(uniform_address(b), 8 * kSwizzle, kRows * kSwizzle);
+#pragma unroll
+  for (int step = 0; step < kRows / 16; ++step)
+    multiply_weights(sums, weights[step], advance_descriptor(tile, step * 16 * kSwizzle));
+  commit_products();
+}
+
+// Rounds sums to pairs of elements: left operands of 64 rows by kColumns.
+template <int kColumns>
+__device__ __forceinline__ void pack(u32 (&packed)[kColumns / 16][4],
+                                     const float (&sums)[kColumns / 2]) {
+#pragma unroll
+  for (int i = 0; i < kColumns / 4; ++i)
+    packed[i / 4][i % 4] = pack_pair(sums[2 * i], sums[2 * i + 1]);
+}
