@@ -9,13 +9,12 @@
 namespace flashwright {
 namespace {
 
-// Half-open ranges: of what is visible to some, and of what is visible to all of the other side.
-struct Ranges {
+struct Range {
   std::string_view begin, end, full_begin, full_end;
 };
 
 MaskInfo row(Mask::Kind kind, std::vector<std::string> parameters, std::string_view keep,
-             const Ranges& keys, const Ranges& queries, bool lists = false) {
+             const Range& keys, const Range& queries, bool lists = false) {
   return {kind,
           to_string(kind),
           std::move(parameters),
@@ -32,12 +31,12 @@ MaskInfo row(Mask::Kind kind, std::vector<std::string> parameters, std::string_v
 }
 
 const std::array<MaskInfo, 4>& table() {
-  static const Ranges kAllKeys = {"0", "seq_kv", "0", "seq_kv"};
-  static const Ranges kAllQueries = {"0", "seq_q", "0", "seq_q"};
+  constexpr Range kAllKeys = {"0", "seq_kv", "0", "seq_kv"};
+  constexpr Range kAllQueries = {"q_begin", "q_end", "q_begin", "q_end"};
   static const std::array<MaskInfo, 4> rows = {
       row(Mask::Kind::none, {}, "1", kAllKeys, kAllQueries),
       row(Mask::Kind::causal, {}, "kv <= q", {"0", "q_last + 1", "0", "q_first + 1"},
-          {"kv_first", "seq_q", "kv_last", "seq_q"}),
+          {"kv_first", "q_end", "kv_last", "q_end"}),
       row(Mask::Kind::window, {"window_left", "window_right"},
           "kv >= q - window_left && kv <= q + window_right",
           {"q_first - window_left", "q_last + window_right + 1", "q_last - window_left",

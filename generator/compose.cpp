@@ -2,9 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
-
 #include "core/dtype.hpp"
 #include "core/mask.hpp"
 #include "core/score.hpp"
@@ -114,46 +111,6 @@ bool uses(const ExprPtr& expr, std::string_view name) {
   return false;
 }
 
-// The struct of a range and the function that finds it.
-struct RangeNames {
-  const char *type, *function, *value, *length;
-};
-// An end of the range on the other side, as position: argument plus or minus that of query 0.
-struct RangeEnd {
-  const char *name, *argument, *sign;
-};
-
-void print_range(std::vector<Line>& lines, const RangeNames& names,
-                 const std::vector<RangeEnd>& ends, const std::vector<const ExprPtr*>& limits) {
-  add(lines, fmt::format("struct {} {{", names.type));
-  add(lines, "  int begin, end;");
-  add(lines, "  int full_begin, full_end;");
-  add(lines, "};");
-  add(lines, "");
-  const std::string head =
-      fmt::format("__device__ __forceinline__ {} {}(", names.type, names.function);
-  add(lines, fmt::format("{}const Params& params, int {},", head, ends[0].argument));
-  add(lines, fmt::format("{}int {}) {{", std::string(head.size(), ' '), ends[1].argument));
-  for (const RangeEnd& end : ends)
-    if (std::any_of(limits.begin(), limits.end(),
-                    [&](const ExprPtr* limit) { return uses(*limit, end.name); }))
-      add(lines, fmt::format("  const int {} = {} {} params.q_position;", end.name, end.argument,
-                             end.sign));
-  // Limits that are the whole sequence need no clamping.
-  const auto clamp = [](const ExprPtr& expr, const char* limit, const char* function) {
-    const std::string text = print_cuda(*expr);
-    return text == limit ? text : fmt::format("{}({}, {})", function, limit, text);
-  };
-  add(lines, fmt::format("  {} {};", names.type, names.value));
-  constexpr std::array kFields = {"begin", "end", "full_begin", "full_end"};
-  for (std::size_t i = 0; i < kFields.size(); ++i)
-    add(lines, fmt::format("  {}.{} = {};", names.value, kFields[i],
-                           i % 2 == 0 ? clamp(*limits[i], "0", "larger")
-                                      : clamp(*limits[i], names.length, "smaller")));
-  add(lines, fmt::format("  return {};", names.value));
-  add(lines, "}");
-}
-
 }  // namespace
 
 Constant int_constant(const char* name, int value, const char* comment) {
@@ -215,21 +172,71 @@ std::vector<Line> print_mask(Mask::Kind kind) {
   add(lines,
       "// Keys of a range of query rows: [begin, end) are those that some of its rows may see,");
   add(lines, "// [full_begin, full_end) those that all of them see.");
-  print_range(lines, {"KeyRange", "visible_keys", "keys", "params.seq_kv"},
-              {{"q_first", "first_row", "+"}, {"q_last", "last_row", "+"}},
-              {&mask.begin, &mask.end, &mask.full_begin, &mask.full_end});
+  add(lines, "struct KeyRange {");
+  add(lines, "  int begin, end;");
+  add(lines, "  int full_begin, full_end;");
+  add(lines, "};");
+  add(lines, "");
+  add(lines,
+      "__device__ __forceinline__ KeyRange visible_keys(const Params& params, int first_row,");
+  add(lines, "                                                 int last_row) {");
+  const std::vector<const ExprPtr*> all = {&mask.begin, &mask.end, &mask.full_begin,
+                                           &mask.full_end};
+  for (const auto& [name, row] :
+       {std::pair{"q_first", "first_row"}, std::pair{"q_last", "last_row"}}) {
+    bool used = false;
+    for (const ExprPtr* expr : all) used = used || uses(*expr, name);
+    if (used) add(lines, fmt::format("  const int {} = {} + params.q_position;", name, row));
+  }
+  // Limits that are the whole sequence need no clamping.
+  const auto clamp = [](const ExprPtr& expr, const char* limit, const char* function) {
+    const std::string text = print_cuda(*expr);
+    return text == limit ? text : fmt::format("{}({}, {})", function, limit, text);
+  };
+  add(lines, "  KeyRange keys;");
+  add(lines, fmt::format("  keys.begin = {};", clamp(mask.begin, "0", "larger")));
+  add(lines, fmt::format("  keys.end = {};", clamp(mask.end, "params.seq_kv", "smaller")));
+  add(lines, fmt::format("  keys.full_begin = {};", clamp(mask.full_begin, "0", "larger")));
+  add(lines,
+      fmt::format("  keys.full_end = {};", clamp(mask.full_end, "params.seq_kv", "smaller")));
+  add(lines, "  return keys;");
+  add(lines, "}");
   return lines;
 }
 
-std::vector<Line> print_transposed_mask(Mask::Kind kind) {
+std::vector<Line> print_query_ranges(Mask::Kind kind) {
   const MaskInfo& mask = info(kind);
   std::vector<Line> lines;
   add(lines,
       "// Query rows of a range of keys: [begin, end) are those that may see some of its keys,");
   add(lines, "// [full_begin, full_end) those that see all of them.");
-  print_range(lines, {"QueryRange", "visible_queries", "queries", "params.seq_q"},
-              {{"kv_first", "first_key", "-"}, {"kv_last", "last_key", "-"}},
-              {&mask.query_begin, &mask.query_end, &mask.full_query_begin, &mask.full_query_end});
+  add(lines, "struct RowRange {");
+  add(lines, "  int begin, end;");
+  add(lines, "  int full_begin, full_end;");
+  add(lines, "};");
+  add(lines, "");
+  add(lines,
+      "__device__ __forceinline__ RowRange visible_rows(const Params& params, int kv_first,");
+  add(lines, "                                                 int kv_last) {");
+  const auto row_of = [](const ExprPtr& position) {
+    if (position->op == Op::variable && position->name == "q_begin") return std::string("0");
+    if (position->op == Op::variable && position->name == "q_end")
+      return std::string("params.seq_q");
+    return fmt::format("{} - params.q_position", print_cuda(*position));
+  };
+  const auto clamp = [](const std::string& text, const char* limit, const char* function) {
+    return text == limit ? text : fmt::format("{}({}, {})", function, limit, text);
+  };
+  add(lines, "  RowRange rows;");
+  add(lines, fmt::format("  rows.begin = {};", clamp(row_of(mask.query_begin), "0", "larger")));
+  add(lines,
+      fmt::format("  rows.end = {};", clamp(row_of(mask.query_end), "params.seq_q", "smaller")));
+  add(lines,
+      fmt::format("  rows.full_begin = {};", clamp(row_of(mask.query_full_begin), "0", "larger")));
+  add(lines, fmt::format("  rows.full_end = {};",
+                         clamp(row_of(mask.query_full_end), "params.seq_q", "smaller")));
+  add(lines, "  return rows;");
+  add(lines, "}");
   return lines;
 }
 
@@ -251,6 +258,18 @@ std::vector<Line> print_score(const Problem& problem) {
   add(lines, "__device__ __forceinline__ float modified(const Params& params, float score" +
                  std::string(problem.alibi ? ", float slope," : ") {"));
   if (problem.alibi) add(lines, std::string(42, ' ') + "float distance) {");
+  add(lines, fmt::format("  return {};", print_cuda_float(*folded.value, names, problem.dtype)));
+  add(lines, "}");
+  return lines;
+}
+
+std::vector<Line> print_derivative(const Problem& problem) {
+  std::vector<Line> lines;
+  if (!problem.softcap) return lines;
+  const FoldedScore folded = fold_score(score_derivative(problem));
+  const CudaNames names = {{"score", "score"}, {"softmax_scale / softcap", "params.tanh_scale"}};
+  add(lines, "// By how much a score grows under the cap when it grows by 1 before.");
+  add(lines, "__device__ __forceinline__ float derivative(const Params& params, float score) {");
   add(lines, fmt::format("  return {};", print_cuda_float(*folded.value, names, problem.dtype)));
   add(lines, "}");
   return lines;

@@ -244,9 +244,10 @@ Emission backward_emission(const Problem& problem, const Schedule& schedule) {
   std::vector<Line>& mask = out.printed["mask.h"];
   if (problem.mask != Mask::Kind::blocks) {
     append(mask, print_mask(problem.mask));
-    append(mask, print_transposed_mask(problem.mask));
+    append(mask, print_query_ranges(problem.mask));
   }
   out.printed["score.h"] = print_score(problem);
+  append(out.printed["score.h"], print_derivative(problem));
   out.banner = print_banner(problem, schedule, about(problem, schedule), out.plan);
   return out;
 }

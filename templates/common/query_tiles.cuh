@@ -117,14 +117,14 @@ __device__ __forceinline__ KeyTile find_key_tile(const Params& params) {
 
 // Walks over the query tiles of one key tile, query head by query head.
 struct QueryTiles {
-  QueryRange queries;
+  RowRange queries;
   int head;   // query head at hand
   int first;  // first query of the tile at hand
   bool done;
 
   __device__ __forceinline__ void start(const Params& params, const KeyTile& work) {
     const int last_key = smaller(work.first + kKeyRows, work.end) - 1;
-    queries = visible_queries(params, work.first, last_key);
+    queries = visible_rows(params, work.first, last_key);
     head = work.head * params.group;
     first = queries.begin / kStepQ * kStepQ;
     done = queries.begin >= queries.end;

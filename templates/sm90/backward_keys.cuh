@@ -41,7 +41,7 @@ __device__ __forceinline__ void hide_scores(float (&scores)[kStepQ / 2], const P
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int own = key + half * 8;
-    const QueryRange queries = visible_queries(params, own, own);
+    const RowRange queries = visible_rows(params, own, own);
     const int begin = queries.begin - first;
     const int end = own < work.end ? queries.end - first : begin;
 #pragma unroll
@@ -118,7 +118,7 @@ struct KeysConsumer {
 #pragma unroll
     for (int i = 0; i < kStepQ / 2; ++i) {
 #if FW_SOFTCAP
-      derivatives[i] = score_derivative(params, scores[i]);
+      derivatives[i] = derivative(params, scores[i]);
 #endif
 #if FW_ALIBI
       const int further = i % 4 / 2 * 8 - i / 4 * 8 - i % 2;

@@ -114,7 +114,7 @@ struct QueriesConsumer {
     float derivatives[kKeyTiles * 4];
 #pragma unroll
     for (int i = 0; i < kKeyTiles * 4; ++i)
-      derivatives[i] = score_derivative(params, sums_of_tile[i]);
+      derivatives[i] = derivative(params, sums_of_tile[i]);
 #endif
 #if FW_ALIBI
     modify_scores(scores, params, tiles, first_row, find_slope(params, work, scale_log2));
