@@ -195,8 +195,8 @@ std::vector<Line> products(const Problem& problem, const Schedule& schedule) {
     scores.n = n;
     ProductShape first = scores;
     first.first = true;
-    add(first, "multiply_first", "u64 a");
-    add(scores, "multiply", "u64 a");
+    add(first, "multiply_first_scores", "u64 a");
+    add(scores, "multiply_scores", "u64 a");
   }
   counts = {problem.head_dim, problem.head_dim_v};
   if (counts[0] == counts[1]) counts.pop_back();

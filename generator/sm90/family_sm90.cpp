@@ -195,8 +195,6 @@ std::vector<std::string> FamilySm90::reasons_against(const Problem& problem) con
     reasons.push_back(
         fmt::format("head_dim_v is {}; allowed with dropout and block lists: up to {}",
                     problem.head_dim_v, problem.head_dim_v - (needed - most) * 2 / 8 * 8));
-  if (problem.direction == Direction::backward)
-    reasons.push_back("direction is backward; this family has no backward pass yet");
   return reasons;
 }
 

@@ -17,9 +17,9 @@ __device__ __forceinline__ void start_product(float (&sums)[kRows / 2], u32 a, u
     const u64 a_step = advance_descriptor(a_tile, slab * 64 * kSwizzle + offset);
     const u64 b_step = advance_descriptor(b_tile, slab * kRows * kSwizzle + offset);
     if (step == 0) {
-      multiply_first(sums, a_step, b_step);
+      multiply_first_scores(sums, a_step, b_step);
     } else {
-      multiply(sums, a_step, b_step);
+      multiply_scores(sums, a_step, b_step);
     }
   }
   commit_products();
