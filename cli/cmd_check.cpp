@@ -73,6 +73,7 @@ Json to_json(const CheckMode& mode) {
   return {{"mode", mode.mode},
           {"passed", mode.passed},
           {"findings", findings},
+          {"judged", mode.judged},
           {"error", mode.error},
           {"tolerance", mode.tolerance},
           {"lse_error_over_bound", mode.lse_error_over_bound},
@@ -95,8 +96,10 @@ void print_mode(const CheckMode& mode) {
   } else if (!mode.finite) {
     text += "NaN or infinity where the reference has none, or the other way round";
   } else {
-    text += fmt::format("largest error {:.2e}, tolerance {:.2e}; lse {} of its bound", mode.error,
-                        mode.tolerance, percent_text(mode.lse_error_over_bound));
+    text += fmt::format("largest error of {} {:.2e}, tolerance {:.2e}", mode.judged, mode.error,
+                        mode.tolerance);
+    if (mode.judged == "o")
+      text += fmt::format("; lse {} of its bound", percent_text(mode.lse_error_over_bound));
   }
   if (mode.stopped_blocks == 0)
     text += fmt::format("; {} against float64, {}", counted(mode.rows, "row"),

@@ -9,28 +9,41 @@
 namespace flashwright {
 namespace {
 
+struct Range {
+  std::string_view begin, end, full_begin, full_end;
+};
+
 MaskInfo row(Mask::Kind kind, std::vector<std::string> parameters, std::string_view keep,
-             std::string_view begin, std::string_view end, std::string_view full_begin,
-             std::string_view full_end, bool lists = false) {
+             const Range& keys, const Range& queries, bool lists = false) {
   return {kind,
           to_string(kind),
           std::move(parameters),
           parse_expr(keep),
-          parse_expr(begin),
-          parse_expr(end),
-          parse_expr(full_begin),
-          parse_expr(full_end),
+          parse_expr(keys.begin),
+          parse_expr(keys.end),
+          parse_expr(keys.full_begin),
+          parse_expr(keys.full_end),
+          parse_expr(queries.begin),
+          parse_expr(queries.end),
+          parse_expr(queries.full_begin),
+          parse_expr(queries.full_end),
           lists};
 }
 
 const std::array<MaskInfo, 4>& table() {
+  constexpr Range kAllKeys = {"0", "seq_kv", "0", "seq_kv"};
+  constexpr Range kAllQueries = {"q_begin", "q_end", "q_begin", "q_end"};
   static const std::array<MaskInfo, 4> rows = {
-      row(Mask::Kind::none, {}, "1", "0", "seq_kv", "0", "seq_kv"),
-      row(Mask::Kind::causal, {}, "kv <= q", "0", "q_last + 1", "0", "q_first + 1"),
+      row(Mask::Kind::none, {}, "1", kAllKeys, kAllQueries),
+      row(Mask::Kind::causal, {}, "kv <= q", {"0", "q_last + 1", "0", "q_first + 1"},
+          {"kv_first", "q_end", "kv_last", "q_end"}),
       row(Mask::Kind::window, {"window_left", "window_right"},
-          "kv >= q - window_left && kv <= q + window_right", "q_first - window_left",
-          "q_last + window_right + 1", "q_last - window_left", "q_first + window_right + 1"),
-      row(Mask::Kind::blocks, {}, "1", "0", "seq_kv", "0", "seq_kv", true),
+          "kv >= q - window_left && kv <= q + window_right",
+          {"q_first - window_left", "q_last + window_right + 1", "q_last - window_left",
+           "q_first + window_right + 1"},
+          {"kv_first - window_right", "kv_last + window_left + 1", "kv_last - window_right",
+           "kv_first + window_left + 1"}),
+      row(Mask::Kind::blocks, {}, "1", kAllKeys, kAllQueries, true),
   };
   return rows;
 }

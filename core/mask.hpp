@@ -1,5 +1,6 @@
 // The table of masks. A row gives the test of one element and, for a range of queries, which keys
-// can be visible and which need no test; kernels skip and classify whole tiles from it. What a new
+// can be visible and which need no test, and the same for a range of keys the other way round; kernels
+// skip and classify whole tiles from it. What a new
 // row takes besides is listed in docs/add-a-family.md.
 #pragma once
 
@@ -15,7 +16,8 @@ namespace flashwright {
 // Variables: `q` and `kv` are the positions of a query (q_position included) and of a key;
 // `q_first` and `q_last` the positions of the first and last query of a range; `seq_kv` the number
 // of keys; and the row's own parameters. Key ranges are half-open and may reach outside [0,
-// seq_kv).
+// seq_kv). Ranges of queries count positions: `kv_first` and `kv_last` are the first and last key,
+// [q_begin, q_end) the positions of all queries, beyond which a range may reach.
 struct MaskInfo {
   Mask::Kind kind;
   std::string name;
@@ -23,7 +25,9 @@ struct MaskInfo {
   ExprPtr keep;                         // 1 when query q may see key kv
   ExprPtr begin, end;                   // keys outside are invisible to every query of the range
   ExprPtr full_begin, full_end;         // keys inside are visible to every query of the range
-  bool lists;                           // the visible keys come as lists of blocks instead
+  ExprPtr query_begin, query_end;       // queries outside see no key of the range
+  ExprPtr query_full_begin, query_full_end;  // queries inside see every key of the range
+  bool lists;                                // the visible keys come as lists of blocks instead
 };
 
 const MaskInfo& info(Mask::Kind kind);

@@ -99,6 +99,10 @@ constexpr std::array<ParamInfo, kParamCount> kTable = {{
     {Param::k_map, tensor_map, "k_map", "boxes of k"},
     {Param::v_map, tensor_map, "v_map", "boxes of v"},
     {Param::o_map, tensor_map, "o_map", "boxes of o"},
+    {Param::d_o_map, tensor_map, "d_o_map", "boxes of d_o"},
+    {Param::dq_map, tensor_map, "dq_map", "boxes of dq"},
+    {Param::dk_map, tensor_map, "dk_map", "boxes of dk"},
+    {Param::dv_map, tensor_map, "dv_map", "boxes of dv"},
 }};
 
 }  // namespace

@@ -93,8 +93,12 @@ enum class Param : std::uint8_t {
   k_map,
   v_map,
   o_map,
+  d_o_map,
+  dq_map,
+  dk_map,
+  dv_map,
 };
-constexpr int kParamCount = static_cast<int>(Param::o_map) + 1;
+constexpr int kParamCount = static_cast<int>(Param::dv_map) + 1;
 
 enum class ParamType : std::uint8_t {
   element_in,
@@ -153,6 +157,6 @@ class ParamLayout {
 };
 
 constexpr int kTensorMapBytes = 128, kTensorMapAlignment = 64;
-constexpr int kMaxParamBytes = kParamCount * 8 + 4 * kTensorMapBytes + kTensorMapAlignment;
+constexpr int kMaxParamBytes = kParamCount * 8 + 8 * kTensorMapBytes + kTensorMapAlignment;
 
 }  // namespace flashwright

@@ -53,11 +53,20 @@ std::string rewrite_lines(const Source& source, const std::string& message) {
   return out + message.substr(at);
 }
 
+namespace {
+
+// What a backward launch writes, where it is wanted.
+bool is_gradient(Param map) {
+  return map == Param::dq_map || map == Param::dk_map || map == Param::dv_map;
+}
+
+}  // namespace
+
 TensorMapSpec map_spec(const BoxRule& rule, const ParamValues& values) {
   struct Row {
     Param map, data, batch_stride, row_stride, head_stride, heads, seq;
   };
-  constexpr std::array<Row, 4> kRows = {{
+  constexpr std::array<Row, 8> kRows = {{
       {Param::q_map, Param::q, Param::q_batch_stride, Param::q_row_stride, Param::q_head_stride,
        Param::heads_q, Param::seq_q},
       {Param::k_map, Param::k, Param::k_batch_stride, Param::k_row_stride, Param::k_head_stride,
@@ -66,6 +75,14 @@ TensorMapSpec map_spec(const BoxRule& rule, const ParamValues& values) {
        Param::heads_kv, Param::seq_kv},
       {Param::o_map, Param::o, Param::o_batch_stride, Param::o_row_stride, Param::o_head_stride,
        Param::heads_q, Param::seq_q},
+      {Param::d_o_map, Param::d_o, Param::d_o_batch_stride, Param::d_o_row_stride,
+       Param::d_o_head_stride, Param::heads_q, Param::seq_q},
+      {Param::dq_map, Param::dq, Param::dq_batch_stride, Param::dq_row_stride,
+       Param::dq_head_stride, Param::heads_q, Param::seq_q},
+      {Param::dk_map, Param::dk, Param::dk_batch_stride, Param::dk_row_stride,
+       Param::dk_head_stride, Param::heads_kv, Param::seq_kv},
+      {Param::dv_map, Param::dv, Param::dv_batch_stride, Param::dv_row_stride,
+       Param::dv_head_stride, Param::heads_kv, Param::seq_kv},
   }};
   const Row& row = *std::find_if(kRows.begin(), kRows.end(),
                                  [&](const Row& candidate) { return candidate.map == rule.map; });
@@ -88,14 +105,22 @@ TensorMapSpec map_spec(const BoxRule& rule, const ParamValues& values) {
 
 void fill_params(const ParamLayout& params, const std::vector<BoxRule>& boxes, ParamValues values,
                  MapEncoder encode, const void* context, unsigned char* block) {
-  if (values.at(Param::aligned) != 0)
-    for (const BoxRule& rule : boxes)
-      if (!tensor_map_fault(map_spec(rule, values)).empty()) values.set_int(Param::aligned, 0);
+  const auto left_out = [](const BoxRule& rule, const TensorMapSpec& spec) {
+    return spec.base == nullptr && is_gradient(rule.map);
+  };
+  const bool addressable = std::all_of(boxes.begin(), boxes.end(), [&](const BoxRule& rule) {
+    const TensorMapSpec spec = map_spec(rule, values);
+    return left_out(rule, spec) || tensor_map_fault(spec).empty();
+  });
+  if (!boxes.empty()) values.set_int(Param::aligned, addressable ? 1 : 0);
   params.fill(values, block);
-  if (values.at(Param::aligned) == 0) return;
-  for (const BoxRule& rule : boxes)
+  if (!addressable) return;
+  for (const BoxRule& rule : boxes) {
+    const TensorMapSpec spec = map_spec(rule, values);
+    if (left_out(rule, spec)) continue;
     for (const ParamLayout::Field& field : params.fields())
-      if (field.param == rule.map) encode(map_spec(rule, values), block + field.offset, context);
+      if (field.param == rule.map) encode(spec, block + field.offset, context);
+  }
 }
 
 }  // namespace flashwright

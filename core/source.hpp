@@ -57,8 +57,8 @@ using MapEncoder = void (*)(const TensorMapSpec& spec, void* map, const void* co
 // The tensor that a rule describes, in one launch.
 TensorMapSpec map_spec(const BoxRule& rule, const ParamValues& values);
 
-// Fills the parameter block, aligned to 64 bytes. Tensors that TMA cannot address make `aligned` 0, as
-// rows do that start anywhere.
+// Fills the parameter block, aligned to 64 bytes. In a kernel that moves boxes `aligned` tells whether TMA can address
+// every tensor with a rule, whatever the others are; gradients that nobody wants (null) have no map and do not count.
 void fill_params(const ParamLayout& params, const std::vector<BoxRule>& boxes, ParamValues values,
                  MapEncoder encode, const void* context, unsigned char* block);
 

@@ -11,6 +11,7 @@
 #include "core/dtype.hpp"
 #include "core/error.hpp"
 #include "core/reference.hpp"
+#include "core/reference_gradient.hpp"
 #include "emulator/run.hpp"
 
 namespace flashwright::emulator {
@@ -41,9 +42,24 @@ struct OwnTensor {
   void poison() { std::fill(memory.begin(), memory.end(), ~std::uint64_t{0}); }
 };
 
+// What a forward pass writes for a row.
+void write_output(const Arguments& arguments, const RowIndex& row, const ReferenceRow& values) {
+  const TensorView &o = arguments.o, &lse = *arguments.lse;
+  char* const elements =
+      static_cast<char*>(o.data) +
+      (row.b * o.stride[0] + row.q * o.stride[1] + row.h * o.stride[2]) * info(o.dtype).bytes;
+  for (std::size_t d = 0; d < values.o.size(); ++d)
+    from_float(o.dtype, static_cast<float>(values.o[d]),
+               elements + static_cast<std::int64_t>(d) * info(o.dtype).bytes);
+  static_cast<float*>(
+      lse.data)[row.b * lse.stride[0] + row.h * lse.stride[1] + row.q * lse.stride[2]] =
+      static_cast<float>(values.lse);
+}
+
 // Everything that one launch needs.
 struct Tensors {
   OwnTensor q, k, v, o, lse, slopes;
+  std::vector<OwnTensor> gradients;  // of a backward kernel: d_o, then dq, dk, dv
   BlockMask mask;
   Arguments arguments;
 
@@ -66,6 +82,30 @@ struct Tensors {
     arguments.seed = seed;
     if (config.mask.kind == Mask::Kind::blocks) add_blocks(shape, random);
     if (config.alibi) add_slopes(shape);
+    if (problem.direction == Direction::backward) add_gradients(config, problem, random);
+  }
+
+  // o and lse become those of the forward pass, and d_o numbers.
+  void add_gradients(const Config& config, const Problem& problem, std::mt19937_64& random) {
+    const TensorView like[] = {o.view, q.view, k.view, v.view};
+    for (const TensorView& view : like) gradients.emplace_back(view.dtype, view.shape);
+    gradients[0].fill(random);
+    arguments.d_o = gradients[0].view;
+    arguments.dq = gradients[1].view;
+    arguments.dk = gradients[2].view;
+    arguments.dv = gradients[3].view;
+    for (const RowIndex& row : sample_rows(arguments, std::numeric_limits<std::int64_t>::max())) {
+      const ReferenceRow exact = reference_row(config, problem, arguments, row.b, row.h, row.q);
+      write_output(arguments, row, exact);
+    }
+  }
+
+  void poison_outputs() {
+    if (gradients.empty()) {
+      o.poison();
+      lse.poison();
+    }
+    for (std::size_t i = 1; i < gradients.size(); ++i) gradients[i].poison();
   }
 
   // Those of the paper for each batch entry, the first heads' the steepest.
@@ -107,17 +147,46 @@ Mode mode_of(const std::string& name) {
               fmt::format("mode: given '{}'; expected {}", name, fmt::join(mode_names(), ", ")));
 }
 
+void judge_output(const Config& config, const Problem& problem, const Arguments& arguments,
+                  std::int64_t max_rows, CheckMode& out) {
+  const Judge verdict = judge(config, problem, arguments, max_rows);
+  out.rows = verdict.rows();
+  out.error = verdict.error();
+  out.tolerance = verdict.tolerance();
+  out.lse_error_over_bound = verdict.lse_excess();
+  out.finite = verdict.finite();
+  out.numbers_right = verdict.passed();
+}
+
+void judge_gradients(const Config& config, const Problem& problem, const Arguments& arguments,
+                     std::int64_t max_rows, CheckMode& out) {
+  out.numbers_right = true;
+  double worst = -1;
+  for (const auto& [name, judge] :
+       GradientSample(config, problem, arguments, RowStatistics::given, max_rows)
+           .verdicts(arguments)) {
+    out.rows += judge.rows();
+    out.finite = out.finite && judge.finite();
+    out.numbers_right = out.numbers_right && judge.passed();
+    const double share = judge.error() / judge.tolerance();
+    if (share <= worst) continue;
+    worst = share;
+    out.judged = name;
+    out.error = judge.error();
+    out.tolerance = judge.tolerance();
+  }
+}
+
 CheckMode check_mode(const HostUnit& unit, const Config& config, const Problem& problem,
                      Tensors& tensors, const CheckRequest& request, const std::string& name) {
-  tensors.o.poison();
-  tensors.lse.poison();
+  tensors.poison_outputs();
   RunOptions options;
   options.mode = mode_of(name);
   options.races = request.races;
   options.seed = request.seed;
   if (request.max_steps > 0) options.max_steps = request.max_steps;
   options.threads = 2;
-  const RunReport report = run(unit, config, problem, tensors.arguments, 0, options);
+  const RunReport report = run(unit, config, problem, tensors.arguments, options);
   CheckMode out;
   out.mode = name;
   for (const Finding& finding : report.findings)
@@ -129,13 +198,11 @@ CheckMode check_mode(const HostUnit& unit, const Config& config, const Problem& 
   for (const ConflictPlace& place : report.conflict_places)
     out.conflict_places.push_back(fmt::format("{}: {} extra passes", place.text, place.passes));
   out.run_ms = report.run_ms;
-  const Judge verdict = judge(config, problem, tensors.arguments, request.max_rows);
-  out.rows = verdict.rows();
-  out.error = verdict.error();
-  out.tolerance = verdict.tolerance();
-  out.lse_error_over_bound = verdict.lse_excess();
-  out.finite = verdict.finite();
-  out.numbers_right = verdict.passed();
+  if (problem.direction == Direction::backward) {
+    judge_gradients(config, problem, tensors.arguments, request.max_rows, out);
+  } else {
+    judge_output(config, problem, tensors.arguments, request.max_rows, out);
+  }
   out.passed = out.numbers_right && out.findings.empty();
   return out;
 }

@@ -32,7 +32,10 @@ struct CheckMode {
   std::int64_t bank_conflicts = 0;
   std::vector<std::string> conflict_places;
   double run_ms = 0;
-  double error = 0, tolerance = 0, lse_error_over_bound = 0;
+  // Of o; of the gradient of a backward kernel that comes nearest to its tolerance.
+  double error = 0, tolerance = 0;
+  std::string judged = "o";  // or "dq", "dk", "dv"
+  double lse_error_over_bound = 0;
   bool finite = true;          // NaN and infinity stand where they should
   bool numbers_right = false;  // all of the above within bounds
   bool passed = false;         // and nothing was found

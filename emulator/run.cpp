@@ -39,18 +39,30 @@ int first_registers(int threads, int blocks_per_sm) {
   return std::min(kMost, kRegisters / (threads * std::max(1, blocks_per_sm)) / 8 * 8);
 }
 
-void register_arguments(const Arguments& arguments, GlobalMemory& memory) {
-  memory.add("q", arguments.q, GlobalMemory::Use::input);
-  memory.add("k", arguments.k, GlobalMemory::Use::input);
-  memory.add("v", arguments.v, GlobalMemory::Use::input);
-  memory.add("o", arguments.o, GlobalMemory::Use::output);
-  if (arguments.lse) memory.add("lse", *arguments.lse, GlobalMemory::Use::output);
+void register_tensors(const Arguments& arguments, bool backward, GlobalMemory& memory) {
+  constexpr auto kInput = GlobalMemory::Use::input, kOutput = GlobalMemory::Use::output;
+  const auto given = [&](const char* name, const std::optional<TensorView>& view,
+                         GlobalMemory::Use use) {
+    if (view) memory.add(name, *view, use);
+  };
+  memory.add("q", arguments.q, kInput);
+  memory.add("k", arguments.k, kInput);
+  memory.add("v", arguments.v, kInput);
+  memory.add("o", arguments.o, backward ? kInput : kOutput);
+  given("lse", arguments.lse, backward ? kInput : kOutput);
+  given("alibi_slopes", arguments.alibi_slopes, kInput);
+  given("d_o", arguments.d_o, kInput);
+  given("d_lse", arguments.d_lse, kInput);
+  given("dq", arguments.dq, kOutput);
+  given("dk", arguments.dk, kOutput);
+  given("dv", arguments.dv, kOutput);
+}
+
+void register_lists(const Arguments& arguments, bool backward, GlobalMemory& memory) {
   const auto list = [&](const char* name, const auto* values, std::int64_t count) {
     memory.add(name, values, static_cast<std::size_t>(count) * sizeof *values,
                GlobalMemory::Use::input);
   };
-  if (arguments.alibi_slopes)
-    memory.add("alibi_slopes", *arguments.alibi_slopes, GlobalMemory::Use::input);
   if (arguments.rng_state != nullptr) list("rng_state", arguments.rng_state, 2);
   if (!arguments.blocks) return;
   const BlockLists& lists = *arguments.blocks;
@@ -61,14 +73,24 @@ void register_arguments(const Arguments& arguments, GlobalMemory& memory) {
   list("partial_offsets", lists.partial_offsets, rows + 1);
   list("partial_columns", lists.partial_columns, partial);
   list("partial_bits", lists.partial_bits, partial * lists.block_q * ((lists.block_kv + 31) / 32));
+  if (!backward) return;
+  const std::int64_t columns = lists.batch * lists.heads * lists.key_blocks();
+  const std::int64_t partial_rows = lists.partial_query_offsets[columns];
+  list("full_query_offsets", lists.full_query_offsets, columns + 1);
+  list("full_query_rows", lists.full_query_rows, lists.full_query_offsets[columns]);
+  list("partial_query_offsets", lists.partial_query_offsets, columns + 1);
+  list("partial_query_rows", lists.partial_query_rows, partial_rows);
+  list("partial_query_places", lists.partial_query_places, partial_rows);
 }
 
 // The memory of the host plays that of the device.
 Arguments as_on_device(Arguments arguments, BackendKind backend) {
   for (TensorView* view : {&arguments.q, &arguments.k, &arguments.v, &arguments.o})
     view->device = backend;
-  if (arguments.lse) arguments.lse->device = backend;
-  if (arguments.alibi_slopes) arguments.alibi_slopes->device = backend;
+  for (std::optional<TensorView>* view :
+       {&arguments.lse, &arguments.alibi_slopes, &arguments.d_o, &arguments.d_lse, &arguments.dq,
+        &arguments.dk, &arguments.dv})
+    if (*view) (*view)->device = backend;
   return arguments;
 }
 
@@ -158,7 +180,7 @@ void fill_report(const Totals& totals, const Translation& translation, RunReport
 }  // namespace
 
 RunReport run(const HostUnit& unit, const Config& config, const Problem& problem,
-              const Arguments& arguments, std::size_t workspace_bytes, const RunOptions& options) {
+              const Arguments& arguments, const RunOptions& options) {
   const LaunchPlan& plan = unit.translation().plan;
   const ResolvedArguments resolved =
       resolve(config, problem, as_on_device(arguments, problem.target.backend));
@@ -167,7 +189,13 @@ RunReport run(const HostUnit& unit, const Config& config, const Problem& problem
   const int most_shared = assumed_device(problem.target).smem_per_block;
   for (const LaunchStep& step : plan.steps) check_limits(step, most_shared);
   GlobalMemory memory;
-  register_arguments(arguments, memory);
+  const bool backward = problem.direction == Direction::backward;
+  register_tensors(arguments, backward, memory);
+  register_lists(arguments, backward, memory);
+  const std::size_t workspace_bytes =
+      plan.workspace == nullptr ? 0
+                                : static_cast<std::size_t>(Rule(*plan.workspace, rule_variables())(
+                                      resolved.rule_values.data()));
   std::vector<std::uint64_t> workspace((workspace_bytes + 7) / 8 + 32, ~std::uint64_t{0});
   const auto address = (reinterpret_cast<std::uintptr_t>(workspace.data()) + 255) / 256 * 256;
   ParamValues values = resolved.values;

@@ -34,11 +34,10 @@ struct RunReport {
   double run_ms = 0;
 };
 
-// Registers what `arguments` name, in host memory, and runs the plan of the emitted file.
-// `workspace_bytes` of uninitialised memory are handed to the kernel. Throws Error(unsupported) for a
-// kernel beyond the limits of a block.
+// Registers what `arguments` name, in host memory, and runs the plan of the emitted file. Its workspace
+// holds no value at the start. Throws Error(unsupported) for a kernel beyond the limits of a block.
 RunReport run(const HostUnit& unit, const Config& config, const Problem& problem,
-              const Arguments& arguments, std::size_t workspace_bytes, const RunOptions& options);
+              const Arguments& arguments, const RunOptions& options);
 
 // A launch of translate_entry(): the memory that it may touch is what was added to `memory`. Blocks of
 // a cluster (`__cluster_dims__`) run together.

@@ -207,6 +207,15 @@ void read_launches(const Lines& lines, LaunchPlan& plan) {
   }
 }
 
+// "Workspace: RULE bytes."
+void read_workspace(const Lines& lines, LaunchPlan& plan) {
+  constexpr std::string_view kWorkspace = "Workspace: ", kBytes = " bytes";
+  for (const std::string& line : banner_of(lines))
+    if (line.starts_with(kWorkspace))
+      plan.workspace =
+          parse_expr(line.substr(kWorkspace.size(), line.find(kBytes) - kWorkspace.size()));
+}
+
 // "Tensor map NAME: boxes of R rows by C columns of D, swizzle S."
 void read_boxes(const Lines& lines, LaunchPlan& plan) {
   constexpr std::string_view kMap = "Tensor map ", kBoxes = ": boxes of ", kRows = " rows by ",
@@ -219,8 +228,8 @@ void read_boxes(const Lines& lines, LaunchPlan& plan) {
     };
     const std::string name = line.substr(kMap.size(), line.find(kBoxes) - kMap.size());
     BoxRule box;
-    for (const Param map : {Param::q_map, Param::k_map, Param::v_map, Param::o_map})
-      if (info(map).name == name) box.map = map;
+    for (int i = 0; i < kParamCount; ++i)
+      if (const ParamInfo& row = info(static_cast<Param>(i)); row.name == name) box.map = row.id;
     box.dtype = DType::bf16;  // or fp16: copies make no difference between them
     box.rows = behind(kBoxes);
     box.columns = behind(kRows);
@@ -334,6 +343,7 @@ Translation translate(std::string_view emitted, const std::string& name) {
                 fmt::format("emulator: {}: no line 'Launch ENTRY: ...' at its head", name));
   read_params(lines, name, out.plan);
   read_boxes(lines, out.plan);
+  read_workspace(lines, out.plan);
   translate_lines(lines, out);
   return out;
 }

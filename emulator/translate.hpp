@@ -16,7 +16,7 @@ struct Translation {
   std::string text;                    // host C++; line i + offset is line i of the emitted file
   std::string name;                    // of the emitted file in reports
   std::vector<std::string> functions;  // by line of the emitted file: the function it belongs to
-  LaunchPlan plan;                     // from the banner and `struct Params`; no workspace rule
+  LaunchPlan plan;                     // from the banner and `struct Params`
   std::vector<std::string> variables;  // in global memory, for as long as the module is loaded
   bool asynchronous = false;           // uses wrappers of sm_90
   bool swizzled = false;               // asks for shared memory that is aligned to 1024 bytes

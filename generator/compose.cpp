@@ -204,6 +204,42 @@ std::vector<Line> print_mask(Mask::Kind kind) {
   return lines;
 }
 
+std::vector<Line> print_query_ranges(Mask::Kind kind) {
+  const MaskInfo& mask = info(kind);
+  std::vector<Line> lines;
+  add(lines,
+      "// Query rows of a range of keys: [begin, end) are those that may see some of its keys,");
+  add(lines, "// [full_begin, full_end) those that see all of them.");
+  add(lines, "struct RowRange {");
+  add(lines, "  int begin, end;");
+  add(lines, "  int full_begin, full_end;");
+  add(lines, "};");
+  add(lines, "");
+  add(lines,
+      "__device__ __forceinline__ RowRange visible_rows(const Params& params, int kv_first,");
+  add(lines, "                                                 int kv_last) {");
+  const auto row_of = [](const ExprPtr& position) {
+    if (position->op == Op::variable && position->name == "q_begin") return std::string("0");
+    if (position->op == Op::variable && position->name == "q_end")
+      return std::string("params.seq_q");
+    return fmt::format("{} - params.q_position", print_cuda(*position));
+  };
+  const auto clamp = [](const std::string& text, const char* limit, const char* function) {
+    return text == limit ? text : fmt::format("{}({}, {})", function, limit, text);
+  };
+  add(lines, "  RowRange rows;");
+  add(lines, fmt::format("  rows.begin = {};", clamp(row_of(mask.query_begin), "0", "larger")));
+  add(lines,
+      fmt::format("  rows.end = {};", clamp(row_of(mask.query_end), "params.seq_q", "smaller")));
+  add(lines,
+      fmt::format("  rows.full_begin = {};", clamp(row_of(mask.query_full_begin), "0", "larger")));
+  add(lines, fmt::format("  rows.full_end = {};",
+                         clamp(row_of(mask.query_full_end), "params.seq_q", "smaller")));
+  add(lines, "  return rows;");
+  add(lines, "}");
+  return lines;
+}
+
 std::vector<Line> print_score(const Problem& problem) {
   std::vector<Line> lines;
   if (!problem.softcap && !problem.alibi) return lines;
@@ -227,6 +263,18 @@ std::vector<Line> print_score(const Problem& problem) {
   return lines;
 }
 
+std::vector<Line> print_derivative(const Problem& problem) {
+  std::vector<Line> lines;
+  if (!problem.softcap) return lines;
+  const FoldedScore folded = fold_score(score_derivative(problem));
+  const CudaNames names = {{"score", "score"}, {"softmax_scale / softcap", "params.tanh_scale"}};
+  add(lines, "// By how much a score grows under the cap when it grows by 1 before.");
+  add(lines, "__device__ __forceinline__ float derivative(const Params& params, float score) {");
+  add(lines, fmt::format("  return {};", print_cuda_float(*folded.value, names, problem.dtype)));
+  add(lines, "}");
+  return lines;
+}
+
 void add_score_params(const Problem& problem, ParamLayout& params) {
   if (problem.softcap)
     for (const Param row : {Param::softcap_log2, Param::tanh_scale}) params.add(row);
@@ -240,8 +288,9 @@ void add_score_params(const Problem& problem, ParamLayout& params) {
 }
 
 std::string emit_command(const Problem& problem, const Schedule& schedule) {
-  std::string command = fmt::format("flashwright emit --dtype {} --head-dim {}",
-                                    to_string(problem.dtype), problem.head_dim);
+  std::string command = "flashwright emit";
+  if (problem.direction == Direction::backward) command += " --direction backward";
+  command += fmt::format(" --dtype {} --head-dim {}", to_string(problem.dtype), problem.head_dim);
   if (problem.head_dim_v != problem.head_dim)
     command += fmt::format(" --head-dim-v {}", problem.head_dim_v);
   if (problem.mask == Mask::Kind::window) {
@@ -252,6 +301,7 @@ std::string emit_command(const Problem& problem, const Schedule& schedule) {
   if (problem.dropout) command += " --dropout 0.1";  // so is the probability
   if (problem.softcap) command += " --softcap 50";   // and the cap
   if (problem.alibi) command += " --alibi";
+  if (problem.deterministic) command += " --deterministic";
   return command +
          fmt::format(" --target {} --schedule {}", to_string(problem.target), to_string(schedule));
 }
@@ -270,15 +320,18 @@ std::vector<Line> print_banner(const Problem& problem, const Schedule& schedule,
   if (problem.softcap) mask += ", softcap";
   if (problem.alibi) mask += ", ALiBi";
   const bool tiled = problem.algorithm == Algorithm::tiled;
-  add_wrapped(lines, fmt::format("{} forward for {}: {}, {}, {}.",
-                                 tiled ? "Attention" : "Unfused attention",
-                                 to_string(problem.target), to_string(problem.dtype), dims, mask));
+  add_wrapped(lines,
+              fmt::format("{} {} for {}: {}, {}, {}.", tiled ? "Attention" : "Unfused attention",
+                          to_string(problem.direction), to_string(problem.target),
+                          to_string(problem.dtype), dims, mask));
   add_wrapped(lines, about_tiles);
   for (const LaunchStep& step : plan.steps)
     add_wrapped(
         lines, fmt::format("Launch {}: {} blocks of {} threads, {} bytes of dynamic shared memory.",
                            step.entry, to_string(*step.grid), step.threads, step.smem_bytes) +
                    (step.early ? " It may start while the kernel before it still runs." : ""));
+  if (plan.workspace != nullptr)
+    add_wrapped(lines, fmt::format("Workspace: {} bytes.", to_string(*plan.workspace)));
   for (const BoxRule& box : plan.boxes)
     add_wrapped(lines,
                 fmt::format("Tensor map {}: boxes of {} rows by {} columns of {}, swizzle {}.",

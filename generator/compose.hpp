@@ -30,9 +30,15 @@ std::vector<Line> print_params(const ParamLayout& layout, DType dtype);
 // keep() and visible_keys() of a mask that is no list of blocks.
 std::vector<Line> print_mask(Mask::Kind mask);
 
+// visible_rows() of a mask that is no list of blocks, for kernels that walk over the queries of some keys.
+std::vector<Line> print_query_ranges(Mask::Kind mask);
+
 // modified(): what happens to a score between product and mask, in units that make the factor of the
 // softmax that of the launch.
 std::vector<Line> print_score(const Problem& problem);
+
+// derivative(): by how much a score grows in modified(), where that is not 1.
+std::vector<Line> print_derivative(const Problem& problem);
 
 // Rows of the parameter table that print_score() and the templates need beside those of the plain kernel.
 void add_score_params(const Problem& problem, ParamLayout& params);

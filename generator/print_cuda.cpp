@@ -12,7 +12,7 @@ namespace {
 
 // Variables of a mask row that the printed functions hold in locals; all others are launch
 // parameters.
-constexpr std::array kLocals = {"q", "kv", "q_first", "q_last"};
+constexpr std::array kLocals = {"q", "kv", "q_first", "q_last", "kv_first", "kv_last"};
 
 ExprPtr rename(const Expr& expr) {
   if (expr.op == Op::variable) {

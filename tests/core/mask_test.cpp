@@ -10,9 +10,10 @@ using namespace flashwright::testing;
 
 namespace {
 
-// The positions of a range of queries, and everything else a row may ask for.
+// The positions of a range of queries, or a range of keys, and everything else a row may ask for.
 struct Place {
   std::int64_t first, last, seq_kv, left, right;
+  std::int64_t q_begin = 0, q_end = 0;  // of all queries, for a range of keys
 };
 
 double lookup(const Place& p, std::int64_t q, std::int64_t kv, std::string_view name) {
@@ -20,6 +21,10 @@ double lookup(const Place& p, std::int64_t q, std::int64_t kv, std::string_view 
   if (name == "kv") return static_cast<double>(kv);
   if (name == "q_first") return static_cast<double>(p.first);
   if (name == "q_last") return static_cast<double>(p.last);
+  if (name == "kv_first") return static_cast<double>(p.first);
+  if (name == "kv_last") return static_cast<double>(p.last);
+  if (name == "q_begin") return static_cast<double>(p.q_begin);
+  if (name == "q_end") return static_cast<double>(p.q_end);
   if (name == "seq_kv") return static_cast<double>(p.seq_kv);
   if (name == "window_left") return static_cast<double>(p.left);
   if (name == "window_right") return static_cast<double>(p.right);
@@ -55,7 +60,46 @@ int broken_rule(const MaskInfo& mask, const Place& place) {
   return 0;
 }
 
+// The same for a range of keys.
+int broken_query_rule(const MaskInfo& mask, const Place& place) {
+  const Range seeing = {evaluate_at(mask.query_begin, place), evaluate_at(mask.query_end, place)};
+  const Range full = {evaluate_at(mask.query_full_begin, place),
+                      evaluate_at(mask.query_full_end, place)};
+  for (std::int64_t q = place.q_begin; q < place.q_end; ++q) {
+    int keeps = 0;
+    for (std::int64_t kv = place.first; kv <= place.last; ++kv)
+      keeps += evaluate(*mask.keep,
+                        [&](std::string_view name) { return lookup(place, q, kv, name); }) != 0;
+    const bool some = keeps > 0, all = keeps == place.last - place.first + 1;
+    if (some && !seeing.has(q)) return 1;
+    if (!all && full.has(q)) return 2;
+    if (place.first == place.last && (some != seeing.has(q) || all != full.has(q))) return 3;
+  }
+  return 0;
+}
+
 }  // namespace
+
+TEST_CASE("the ranges of queries of every mask agree with its test of one element") {
+  for (const Mask::Kind kind : {Mask::Kind::none, Mask::Kind::causal, Mask::Kind::window}) {
+    const MaskInfo& mask = info(kind);
+    INFO(mask.name);
+    int broken = 0, places = 0;
+    const std::vector<std::int64_t> sides =
+        mask.parameters.empty() ? std::vector<std::int64_t>{0}
+                                : std::vector<std::int64_t>{0, 1, 2, 5, kUnboundedWindow};
+    for (const std::int64_t left : sides)
+      for (const std::int64_t right : sides)
+        for (std::int64_t first = 0; first <= 8; ++first)
+          for (std::int64_t last = first; last <= first + 5; ++last)
+            for (const std::int64_t q_begin : {-3, 0, 5})
+              for (std::int64_t count = 0; count <= 7; ++count, ++places)
+                broken += broken_query_rule(mask, {first, last, last + 1, left, right, q_begin,
+                                                   q_begin + count}) != 0;
+    CHECK(broken == 0);
+    CHECK(places >= 500);
+  }
+}
 
 TEST_CASE("the ranges of every mask agree with its test of one element") {
   for (const Mask::Kind kind : {Mask::Kind::none, Mask::Kind::causal, Mask::Kind::window}) {

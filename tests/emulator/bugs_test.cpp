@@ -140,9 +140,8 @@ void check_bug(const Bug& bug) {
   for (const emulator::Mode mode : kModes) {
     CAPTURE(std::string(emulator::to_string(mode)));
     host->poison_outputs();
-    const emulator::RunReport report =
-        run(*unit, host->config, kernel.problem, host->arguments, workspace_bytes(source, *host),
-            {mode, true, test_seed(), 1'000'000, 1});
+    const emulator::RunReport report = run(*unit, host->config, kernel.problem, host->arguments,
+                                           {mode, true, test_seed(), 1'000'000, 1});
     CAPTURE(text_of(report));
     if (bug.caught_by == kNumbers) {
       CHECK(report.findings.empty());
@@ -178,7 +177,7 @@ TEST_CASE("rows without padding give the right numbers and bank conflicts") {
   }
   const auto unit = compile_text(text);
   const auto host = problem_for(kernel.problem, {1, 1, 1, 64, 64}, Layout::rows_of_heads, 3);
-  const emulator::RunReport report = run(*unit, host->config, kernel.problem, host->arguments, 0,
+  const emulator::RunReport report = run(*unit, host->config, kernel.problem, host->arguments,
                                          {emulator::Mode::early, true, 0, 1'000'000, 1});
   CHECK(text_of(report) == "");
   CHECK(host->fault(kernel.problem, 64) == "");
@@ -202,8 +201,8 @@ TEST_CASE("bugs that only some orders show without race detection") {
   int caught = 0;
   for (const emulator::Mode mode : kModes) {
     host->poison_outputs();
-    const emulator::RunReport report = run(*unit, host->config, kernel.problem, host->arguments, 0,
-                                           {mode, false, 1, 1'000'000, 1});
+    const emulator::RunReport report =
+        run(*unit, host->config, kernel.problem, host->arguments, {mode, false, 1, 1'000'000, 1});
     if (!report.findings.empty() || !host->fault(kernel.problem, 64).empty()) ++caught;
   }
   CHECK(caught > 0);

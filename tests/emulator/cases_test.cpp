@@ -32,8 +32,8 @@ std::string run_case(const GoldenCase& golden, CaseRun& run, const Family& famil
         problem, family.default_schedule(problem, assumed_device(problem.target), shape));
     std::unique_ptr<emulator::HostUnit>& unit = units[source.text];
     if (unit == nullptr) unit = compile_text(source.text);
-    const emulator::RunReport report = emulator::run(*unit, run.config, problem, call, 0,
-                                                     {mode, true, test_seed(), 20'000'000, 1});
+    const emulator::RunReport report =
+        emulator::run(*unit, run.config, problem, call, {mode, true, test_seed(), 20'000'000, 1});
     if (std::string found = text_of(report); !found.empty()) return found;
   }
   return check_run(golden, run);

@@ -23,8 +23,6 @@ std::unique_ptr<emulator::HostUnit> compile_text(const std::string& text);
 std::unique_ptr<HostProblem> problem_for(const Problem& problem, const Shape& shape, Layout layout,
                                          std::uint64_t seed);
 
-std::size_t workspace_bytes(const Source& source, const HostProblem& host);
-
 // Extra passes of loads and stores of matrices, which good kernels do not have. Narrow accesses at the
 // edges of tensors may have some.
 std::int64_t matrix_conflicts(const emulator::RunReport& report);

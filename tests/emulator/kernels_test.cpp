@@ -38,9 +38,8 @@ void run_everywhere(const NamedKernel& kernel, std::mt19937_64& random, Times& t
   for (const emulator::Mode mode : kModes) {
     CAPTURE(std::string(emulator::to_string(mode)));
     host->poison_outputs();
-    const emulator::RunReport report =
-        run(*unit, host->config, kernel.problem, host->arguments, workspace_bytes(source, *host),
-            {mode, true, random(), 20'000'000, 1});
+    const emulator::RunReport report = run(*unit, host->config, kernel.problem, host->arguments,
+                                           {mode, true, random(), 20'000'000, 1});
     times.run_ms += report.run_ms;
     CHECK(text_of(report) == "");
     CHECK(matrix_conflicts(report) == 0);

@@ -78,7 +78,7 @@ void run_modes(const Launch& launch, const Shape& shape, Visit&& visit) {
   for (const emulator::Mode mode : kModes) {
     CAPTURE(std::string(emulator::to_string(mode)));
     host.poison_outputs();
-    const emulator::RunReport report = run(*unit, host.config, launch.problem, host.arguments, 0,
+    const emulator::RunReport report = run(*unit, host.config, launch.problem, host.arguments,
                                            {mode, true, test_seed(), 20'000'000, 1});
     visit(report, host.fault(launch.problem, 64));
   }

@@ -38,6 +38,9 @@ TEST_CASE("the file tells the launch plan and the parameters") {
       CHECK(plan.steps[i].smem_bytes == source.plan.steps[i].smem_bytes);
       CHECK(to_string(*plan.steps[i].grid) == to_string(*source.plan.steps[i].grid));
     }
+    REQUIRE((plan.workspace == nullptr) == (source.plan.workspace == nullptr));
+    if (plan.workspace != nullptr)
+      CHECK(to_string(*plan.workspace) == to_string(*source.plan.workspace));
     REQUIRE(plan.params.fields().size() == source.plan.params.fields().size());
     for (std::size_t i = 0; i < plan.params.fields().size(); ++i) {
       CHECK(plan.params.fields()[i].param == source.plan.params.fields()[i].param);

@@ -60,6 +60,50 @@ std::string mask_table(Mask::Kind kind) {
   return out.str();
 }
 
+// The same for the ranges of queries.
+std::string query_program(Mask::Kind kind) {
+  return "#include <cstdio>\n#define __device__\n#define __forceinline__ inline\n"
+         "struct Params { int seq_q, q_position, window_left, window_right; };\n"
+         "int smaller(int a, int b) { return a < b ? a : b; }\nint larger(int a, int b) { return a "
+         "> b ? a : b; }\n" +
+         join(print_query_ranges(kind)) +
+         "int main() {\n"
+         "  for (int seq = 0; seq < 5; ++seq) for (int at = -3; at < 5; ++at) for (int l = 0; l < "
+         "3; ++l)\n"
+         "    for (int r = 0; r < 3; ++r) for (int first = 0; first < 4; ++first) for (int last = "
+         "first; last < 5; ++last) {\n"
+         "      const RowRange x = visible_rows({seq, at, l, r}, first, last);\n"
+         "      std::printf(\"%d %d %d %d\\n\", x.begin, x.end, x.full_begin, x.full_end);\n"
+         "    }\n}\n";
+}
+
+std::string query_table(Mask::Kind kind) {
+  const MaskInfo& mask = info(kind);
+  std::ostringstream out;
+  for (int seq = 0; seq < 5; ++seq)
+    for (int at = -3; at < 5; ++at)
+      for (int l = 0; l < 3; ++l)
+        for (int r = 0; r < 3; ++r)
+          for (int first = 0; first < 4; ++first)
+            for (int last = first; last < 5; ++last) {
+              const auto row = [&](const ExprPtr& expr) {
+                return static_cast<int>(evaluate(*expr,
+                                                 [&](std::string_view name) -> double {
+                                                   if (name == "q_begin") return at;
+                                                   if (name == "q_end") return at + seq;
+                                                   if (name == "window_left") return l;
+                                                   if (name == "window_right") return r;
+                                                   return name == "kv_last" ? last : first;
+                                                 })) -
+                       at;
+              };
+              out << std::max(0, row(mask.query_begin)) << ' ' << std::min(seq, row(mask.query_end))
+                  << ' ' << std::max(0, row(mask.query_full_begin)) << ' '
+                  << std::min(seq, row(mask.query_full_end)) << '\n';
+            }
+  return out.str();
+}
+
 }  // namespace
 
 TEST_SUITE_BEGIN("unit");
@@ -114,6 +158,17 @@ TEST_CASE("the change of a score is one function, in the units of the kernel") {
       "  return fused_multiply_add(slope, distance, tanh_exact(params.tanh_scale * score));\n}\n"));
 }
 
+TEST_CASE("the derivative of a cap is a function of the score before it") {
+  const auto printed = [](const char* config) {
+    return join(print_derivative(normalise(config_from_json(config), parse_target("sm_80"))));
+  };
+  CHECK(printed(R"({"head_dim":64,"alibi":true})").empty());
+  CHECK(contains(printed(R"({"head_dim":64,"softcap":5})"),
+                 "float derivative(const Params& params, float score) {\n"
+                 "  return fused_multiply_add(-tanh_approx(params.tanh_scale * score), "
+                 "tanh_approx(params.tanh_scale * score), 1.0f);\n}\n"));
+}
+
 TEST_CASE("constants come in groups, with their comments in one column") {
   const std::vector<Constant> constants = {{"constexpr int kA = 1", "one"},
                                            {"constexpr int kLonger = 22", "two"},
@@ -156,13 +211,16 @@ TEST_CASE("the printed functions of a mask compute what its row says") {
     return skip("printed masks", "no c++ to compile them with");
   for (const Mask::Kind kind : {Mask::Kind::none, Mask::Kind::causal, Mask::Kind::window}) {
     INFO(to_string(kind));
-    const test::Folder folder;
-    test::write_file(folder / "mask.cpp", mask_program(kind));
-    const Output compiled =
-        run_program({"c++", "-std=c++17", "-o", folder / "mask", folder / "mask.cpp"});
-    INFO(compiled.text);
-    REQUIRE(compiled.status == 0);
-    CHECK(run_program({folder / "mask"}).text == mask_table(kind));
+    for (const auto& [program, expected] : {std::pair{mask_program(kind), mask_table(kind)},
+                                            {query_program(kind), query_table(kind)}}) {
+      const test::Folder folder;
+      test::write_file(folder / "mask.cpp", program);
+      const Output compiled =
+          run_program({"c++", "-std=c++17", "-o", folder / "mask", folder / "mask.cpp"});
+      INFO(compiled.text);
+      REQUIRE(compiled.status == 0);
+      CHECK(run_program({folder / "mask"}).text == expected);
+    }
   }
 }
 

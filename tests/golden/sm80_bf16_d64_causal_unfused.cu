@@ -6,6 +6,7 @@
 //     dynamic shared memory.
 // Launch fw_output: ceil_div(seq_q, 128) * heads_q * batch blocks of 128 threads, 27648 bytes of
 //     dynamic shared memory.
+// Workspace: batch * heads_q * seq_q * ceil_div(seq_kv, 8) * 16 bytes.
 // flashwright 0.1.0. This emitted file may be used under any licence.
 
 using u16 = unsigned short;

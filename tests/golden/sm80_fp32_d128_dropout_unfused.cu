@@ -6,6 +6,7 @@
 //     shared memory.
 // Launch fw_output: ceil_div(seq_q, 32) * heads_q * batch blocks of 64 threads, 21504 bytes of
 //     dynamic shared memory.
+// Workspace: batch * heads_q * seq_q * ceil_div(seq_kv, 8) * 32 bytes.
 // flashwright 0.1.0. This emitted file may be used under any licence.
 
 using u32 = unsigned int;

@@ -143,6 +143,15 @@ void DeviceCall::copy_lists(const BlockLists& lists) {
   out.partial_columns = copy(lists.partial_columns, partial);
   out.partial_bits =
       copy(lists.partial_bits, partial_words(lists, static_cast<std::int64_t>(partial)));
+  if (lists.full_query_offsets == nullptr) return;
+  const std::int64_t columns = lists.batch * lists.heads * lists.key_blocks();
+  const auto full_rows = static_cast<std::size_t>(lists.full_query_offsets[columns]);
+  out.full_query_offsets = copy(lists.full_query_offsets, static_cast<std::size_t>(columns + 1));
+  out.full_query_rows = copy(lists.full_query_rows, full_rows);
+  out.partial_query_offsets =
+      copy(lists.partial_query_offsets, static_cast<std::size_t>(columns + 1));
+  out.partial_query_rows = copy(lists.partial_query_rows, partial);
+  out.partial_query_places = copy(lists.partial_query_places, partial);
 }
 
 DeviceCall::DeviceCall(HostProblem& host)
@@ -151,7 +160,12 @@ DeviceCall::DeviceCall(HostProblem& host)
                                   {host.v.memory().data(), host.v.memory().size()},
                                   {host.o.memory().data(), host.o.memory().size()},
                                   {host.lse.memory().data(), host.lse.memory().size()},
-                                  {host.slopes.memory().data(), host.slopes.memory().size()}}) {}
+                                  {host.slopes.memory().data(), host.slopes.memory().size()},
+                                  {host.d_o.memory().data(), host.d_o.memory().size()},
+                                  {host.d_lse.memory().data(), host.d_lse.memory().size()},
+                                  {host.dq.memory().data(), host.dq.memory().size()},
+                                  {host.dk.memory().data(), host.dk.memory().size()},
+                                  {host.dv.memory().data(), host.dv.memory().size()}}) {}
 
 DeviceCall::DeviceCall(const Arguments& host, const std::vector<Buffer>& buffers)
     : arguments_(host) {
@@ -161,8 +175,10 @@ DeviceCall::DeviceCall(const Arguments& host, const std::vector<Buffer>& buffers
   rebase(arguments_.k);
   rebase(arguments_.v);
   rebase(arguments_.o);
-  if (arguments_.lse) rebase(*arguments_.lse);
-  if (arguments_.alibi_slopes) rebase(*arguments_.alibi_slopes);
+  for (std::optional<TensorView>* view :
+       {&arguments_.lse, &arguments_.alibi_slopes, &arguments_.d_o, &arguments_.d_lse,
+        &arguments_.dq, &arguments_.dk, &arguments_.dv})
+    if (*view) rebase(**view);
   if (host.blocks) copy_lists(*host.blocks);
   upload();
 }

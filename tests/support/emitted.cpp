@@ -117,7 +117,8 @@ const std::vector<NamedKernel>& named_kernels() {
   return kernels;
 }
 
-std::vector<NamedKernel> random_kernels(std::uint64_t seed, int count, const Family& family) {
+std::vector<NamedKernel> random_kernels(std::uint64_t seed, int count, const Family& family,
+                                        Direction direction) {
   std::vector<Target> targets;
   for (const ArchInfo& arch : known_architectures())
     if (arch.target.backend == BackendKind::cuda) targets.push_back(arch.target);
@@ -126,7 +127,7 @@ std::vector<NamedKernel> random_kernels(std::uint64_t seed, int count, const Fam
   while (static_cast<int>(out.size()) < count) {
     NamedKernel kernel;
     kernel.family = &family;
-    kernel.problem = draw(problems(targets), random());
+    kernel.problem = draw(problems(targets, direction), random());
     if (!family.reasons_against(kernel.problem).empty()) continue;
     const auto legal = legal_schedules(
         family, kernel.problem, assumed_device(kernel.problem.target), {4, 16, 16, 4096, 4096});

@@ -28,6 +28,7 @@ const std::vector<NamedKernel>& named_kernels();
 
 // Of random Problems with random legal schedules of a family, as a seed gives them.
 std::vector<NamedKernel> random_kernels(std::uint64_t seed, int count,
-                                        const Family& family = sm80_family());
+                                        const Family& family = sm80_family(),
+                                        Direction direction = Direction::forward);
 
 }  // namespace flashwright::testing

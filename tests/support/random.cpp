@@ -48,8 +48,12 @@ rc::Gen<Config> configs() {
   });
 }
 
-rc::Gen<Problem> problems(const std::vector<Target>& targets) {
-  return gen::exec([targets] { return normalise(*configs(), *gen::elementOf(targets)); });
+rc::Gen<Problem> problems(const std::vector<Target>& targets, Direction direction) {
+  return gen::exec([targets, direction] {
+    Config config = *configs();
+    config.direction = to_string(direction);
+    return normalise(config, *gen::elementOf(targets));
+  });
 }
 
 rc::Gen<Shape> shapes() {

@@ -23,7 +23,8 @@ namespace testing {
 rc::Gen<int> head_dims();   // 8, 16 .. 256, small ones first when shrinking
 rc::Gen<Mask> masks();      // every kind, windows with open and closed sides
 rc::Gen<Config> configs();  // without target and schedule
-rc::Gen<Problem> problems(const std::vector<Target>& targets);
+rc::Gen<Problem> problems(const std::vector<Target>& targets,
+                          Direction direction = Direction::forward);
 rc::Gen<Shape> shapes();        // small, with lengths around the usual tiles, 0 and 1 among them
 rc::Gen<Schedule> schedules();  // any knobs, legal or not
 
