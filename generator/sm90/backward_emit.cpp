@@ -233,6 +233,7 @@ Emission backward_emission(const Problem& problem, const Schedule& schedule) {
   out.options["FW_BLOCKS"] = problem.mask == Mask::Kind::blocks;
   out.options["FW_WINDOW"] = problem.mask == Mask::Kind::window;
   out.options["FW_DROPOUT"] = problem.dropout;
+  out.options["FW_NEGATIVE_SCALE"] = problem.negative_scale;
   out.options["FW_SOFTCAP"] = problem.softcap;
   out.options["FW_ALIBI"] = problem.alibi;
   out.plan = plan_for(problem, schedule);

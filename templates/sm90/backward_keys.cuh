@@ -6,9 +6,9 @@
 //~ accumulators.
 
 #if FW_BLOCKS
-// Hides the scores of queries that a key must not be seen by. `key` is the lane's first.
-__device__ __forceinline__ void hide_scores(float (&scores)[kStepQ / 2], const Params& params,
-                                            const KeyTile& work, const Step& step, int key) {
+// Clears the weights of keys that a query does not see. `key` is the lane's first.
+__device__ __forceinline__ void hide_weights(float (&weights)[kStepQ / 2], const Params& params,
+                                             const KeyTile& work, const Step& step, int key) {
   const int first = step.first + lane_index() % 4 * 2;
   const int words = (params.block_kv + 31) / 32;
 #pragma unroll
@@ -28,15 +28,15 @@ __device__ __forceinline__ void hide_scores(float (&scores)[kStepQ / 2], const P
           const int bit = own - work.block_begin;
           visible = (load_global(bits + bit / 32) >> bit % 32 & 1) != 0;
         }
-        if (!visible) scores[4 * n + 2 * half + i] = -infinity();
+        if (!visible) weights[4 * n + 2 * half + i] = 0.0f;
       }
     }
   }
 }
 #else
-// Hides the scores of queries that do not see a key. `key` is the lane's first.
-__device__ __forceinline__ void hide_scores(float (&scores)[kStepQ / 2], const Params& params,
-                                            const KeyTile& work, const Step& step, int key) {
+// Clears the weights of keys that a query does not see. `key` is the lane's first.
+__device__ __forceinline__ void hide_weights(float (&weights)[kStepQ / 2], const Params& params,
+                                             const KeyTile& work, const Step& step, int key) {
   const int first = step.first + lane_index() % 4 * 2;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -48,7 +48,7 @@ __device__ __forceinline__ void hide_scores(float (&scores)[kStepQ / 2], const P
     for (int n = 0; n < kStepQ / 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 2; ++i)
-        if (n * 8 + i < begin || n * 8 + i >= end) scores[4 * n + 2 * half + i] = -infinity();
+        if (n * 8 + i < begin || n * 8 + i >= end) weights[4 * n + 2 * half + i] = 0.0f;
     }
   }
 }
@@ -128,33 +128,35 @@ struct KeysConsumer {
 #endif
     }
 #endif
-    if (step.test != 0) hide_scores(scores, params, work, step, key);
 #pragma unroll
     for (int pair = 0; pair < kStepQ / 16; ++pair) {
       const Bytes16 lse = row_words(0, pair);
-#if FW_DROPOUT
-      const Bytes16 words = row_words(keep_list(), pair);
-#endif
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {  // two weights of one key
-        float pair_of[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int at_query = j / 2 * 2 + i;
-          float& score = scores[8 * pair + 2 * j + i];
-          score = exp2_approx(
-              fused_multiply_add(score, scale_log2, -bits_float(lse.word[at_query])));
-          pair_of[i] = score;
-#if FW_DROPOUT
-          if (!kept(words.word[at_query], j % 2)) pair_of[i] = 0.0f;
-#endif
-#if FW_SOFTCAP
-          score *= derivatives[8 * pair + 2 * j + i];
-#endif
-        }
-        weights[pair][j] = pack_pair(pair_of[0], pair_of[1]);
+      for (int i = 0; i < 8; ++i) {
+        float& score = scores[8 * pair + i];
+        score = exp2_approx(
+            fused_multiply_add(score, scale_log2, -bits_float(lse.word[i / 4 * 2 + i % 2])));
       }
     }
+    if (step.test != 0) hide_weights(scores, params, work, step, key);
+#if FW_DROPOUT
+#pragma unroll
+    for (int pair = 0; pair < kStepQ / 16; ++pair) {
+      const Bytes16 words = row_words(keep_list(), pair);
+      float left[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        left[i] = kept(words.word[i / 4 * 2 + i % 2], i / 2 % 2) ? scores[8 * pair + i] : 0.0f;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) weights[pair][j] = pack_pair(left[2 * j], left[2 * j + 1]);
+    }
+#else
+    pack<kStepQ>(weights, scores);
+#endif
+#if FW_SOFTCAP
+#pragma unroll
+    for (int i = 0; i < kStepQ / 2; ++i) scores[i] *= derivatives[i];
+#endif
   }
 
   // Turns weights and their gradients into gradients of the scores, rounded for the products with
@@ -170,17 +172,17 @@ struct KeysConsumer {
 #endif
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        float pair_of[2];
+        float two[2];
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const int at_query = j / 2 * 2 + i, place = 8 * pair + 2 * j + i;
+          const int query = j / 2 * 2 + i, place = 8 * pair + 2 * j + i;
           float gradient = gradients[place];
 #if FW_DROPOUT
-          if (!kept(words.word[at_query], j % 2)) gradient = 0.0f;
+          if (!kept(words.word[query], j % 2)) gradient = 0.0f;
 #endif
-          pair_of[i] = weights[place] * (gradient - bits_float(sums.word[at_query]));
+          two[i] = weights[place] * (gradient - bits_float(sums.word[query]));
         }
-        scores[pair][j] = pack_pair(pair_of[0], pair_of[1]);
+        scores[pair][j] = pack_pair(two[0], two[1]);
       }
     }
   }
@@ -240,7 +242,7 @@ __device__ __forceinline__ void consume_queries(const Params& params, u32 memory
     release(barriers.second_empty + at.stage * 8);
     wait_products<0>();
     hold(dk);
-    release(barriers.first_empty + at.stage * 8);
+    release_first(barriers, at.stage);
     at.advance();
   }
   consumer.write<kHeadDimV, kSwizzleV>(dv, numerator(params), consumer.values, params.dv_map,

@@ -14,7 +14,7 @@ struct Barriers {
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
       init_barrier(first_full + stage * 8, tellers);
-      init_barrier(first_empty + stage * 8, kConsumers);
+      init_barrier(first_empty + stage * 8, 4 * kConsumers);  // warps
       init_barrier(second_full + stage * 8, 1);
       init_barrier(second_empty + stage * 8, kConsumers);
     }
@@ -30,6 +30,12 @@ __device__ __forceinline__ Barriers find_barriers(u32 place) {
   barriers.second_full = barriers.first_empty + kStages * 8;
   barriers.second_empty = barriers.second_full + kStages * 8;
   return barriers;
+}
+
+// The first tile of a stage, and what is told with it, has been read: each warp for itself.
+__device__ __forceinline__ void release_first(const Barriers& barriers, int stage) {
+  synchronize_warp();
+  if (lane_index() == 0) arrive(barriers.first_empty + stage * 8);
 }
 
 // Starts the copy of a tile, in boxes of kBoxRows rows; what lies behind the end of the tensor

@@ -121,15 +121,15 @@ struct QueriesConsumer {
 #elif FW_SOFTCAP
     modify_scores(scores, params);
 #endif
-    if (own_keys.needs_test(tiles)) hide_scores(scores, params, work, tiles, first_row);
 #pragma unroll
-    for (int i = 0; i < kKeyTiles * 4; ++i) {
+    for (int i = 0; i < kKeyTiles * 4; ++i)
       sums_of_tile[i] =
           exp2_approx(fused_multiply_add(sums_of_tile[i], scale_log2, -lse[i % 4 / 2]));
+    if (own_keys.needs_test(tiles)) hide_scores(scores, params, work, tiles, first_row, 0.0f);
 #if FW_SOFTCAP
-      sums_of_tile[i] *= derivatives[i];
+#pragma unroll
+    for (int i = 0; i < kKeyTiles * 4; ++i) sums_of_tile[i] *= derivatives[i];
 #endif
-    }
   }
 
   // Turns weights and their gradients into gradients of the scores, rounded for the product with
@@ -184,7 +184,7 @@ __device__ __forceinline__ void consume_keys(const Params& params, u32 memory, i
     start_gradient<kTileKv, kSwizzle>(dq, packed, keys);
     wait_products<0>();
     hold(dq);
-    release(barriers.first_empty + at.stage * 8);
+    release_first(barriers, at.stage);
     consumer.advance(params);
   }
   const QueryTile& work = consumer.work;

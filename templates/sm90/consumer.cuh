@@ -229,7 +229,8 @@ struct Consumer {
 #elif FW_SOFTCAP
     modify_scores(scores, params);
 #endif
-    if (own_keys.needs_test(tiles)) hide_scores(scores, params, work, tiles, first_row);
+    if (own_keys.needs_test(tiles))
+      hide_scores(scores, params, work, tiles, first_row, -infinity());
     online_softmax(scores, rows, rescale, scale_log2);
   }
 

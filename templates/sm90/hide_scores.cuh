@@ -1,12 +1,12 @@
-//~ The mask in the scores of one warp.
+//~ The mask in the scores of one warp, or in their weights.
 
 #if FW_BLOCKS
-// Hides the scores of keys that a row must not see. `first_row` is the first of the warp's rows. A
-// word of the list tells of 32 keys; the eight keys of a column of accumulators share one.
+// Hides the scores of keys that a row must not see: they become `hidden`. `first_row` is the first
+// of the warp's rows. A word of the list tells of 32 keys; the eight keys of a column of accumulators share one.
 template <int kTiles>
 __device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kTiles][4],
                                             const Params& params, const QueryTile& work,
-                                            const KeyTiles& tiles, int first_row) {
+                                            const KeyTiles& tiles, int first_row, float hidden) {
   const int lane = lane_index();
   const int end = tiles.end - tiles.first - lane % 4 * 2;
   const int skipped = tiles.first - tiles.block_begin;  // keys of the mask block before this tile
@@ -25,22 +25,22 @@ __device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kTiles][4
       kept >>= lane % 4 * 2;
 #pragma unroll
       for (int i = 0; i < 2; ++i)
-        if (n * 8 + i >= end || (kept >> i & 1) == 0) scores[0][n][2 * half + i] = -infinity();
+        if (n * 8 + i >= end || (kept >> i & 1) == 0) scores[0][n][2 * half + i] = hidden;
     }
   }
 }
 #else
 #if FW_WINDOW
-// Hides the scores of keys that a row must not see: those before the first and behind the last that
-// it sees. `first_row` is the first of the warp's rows.
+// Hides the scores of keys that a row must not see, those before the first and behind the last that
+// it sees: they become `hidden`. `first_row` is the first of the warp's rows.
 #else
-// Hides the scores of keys behind the last that a row sees. `first_row` is the first of the warp's
-// rows.
+// Hides the scores of keys behind the last that a row sees: they become `hidden`. `first_row` is
+// the first of the warp's rows.
 #endif
 template <int kTiles>
 __device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kTiles][4],
                                             const Params& params, const QueryTile& work,
-                                            const KeyTiles& tiles, int first_row) {
+                                            const KeyTiles& tiles, int first_row, float hidden) {
   const int lane = lane_index();
   const int first_key = tiles.first + lane % 4 * 2;
 #pragma unroll
@@ -56,9 +56,9 @@ __device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kTiles][4
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
 #if FW_WINDOW
-        if (n * 8 + i < begin) scores[0][n][2 * half + i] = -infinity();
+        if (n * 8 + i < begin) scores[0][n][2 * half + i] = hidden;
 #endif
-        if (n * 8 + i >= end) scores[0][n][2 * half + i] = -infinity();
+        if (n * 8 + i >= end) scores[0][n][2 * half + i] = hidden;
       }
     }
   }
