@@ -41,6 +41,25 @@ def tune_all(lib, shapes, budget_s, config=config_of):
               f"noise {100 * decision['noise']:.2f} %, {time.time() - start:.0f} s", flush=True)
 
 
+def bind_gradients(torch, lib, shape, inputs, kernel, forward):
+    """A launch of the backward kernel, once what `forward` (a Config) makes is there, after a check against float64
+    where nothing is dropped. Inputs as (batch, heads, seq, dim)."""
+    q, k, v = (tensor.transpose(1, 2) for tensor in inputs)
+    out = torch.empty((shape.batch, shape.seq_q, shape.heads_q, shape.dim_v), dtype=q.dtype, device=q.device)
+    lse = torch.empty(shape.batch, shape.heads_q, shape.seq_q, device=q.device)
+    lib.kernel(forward, sizes_of(shape)).bind(q, k, v, out, lse, seed=1)()
+    d_o = torch.randn_like(out)
+    found = [torch.full_like(tensor, float("nan")) for tensor in (q, k, v)]
+    launch = kernel.bind(q, k, v, out, lse, seed=1, d_o=d_o, dq=found[0], dk=found[1], dv=found[2])
+    launch()
+    if not all(torch.isfinite(tensor).all() for tensor in found):
+        raise RuntimeError(f"a gradient of {shape} is not finite")
+    if not shape.dropout and shape.heads_q == shape.heads_kv:
+        with torch.enable_grad():
+            check_gradients(torch, shape, inputs, d_o.transpose(1, 2), [tensor.transpose(1, 2) for tensor in found])
+    return launch, d_o
+
+
 def check_gradients(torch, shape, inputs, d_o, found):
     """Compares dq, dk, dv of the first batch entry and head with float64; all as (batch, heads, seq, dim)."""
     def gradients(dtype):

@@ -61,17 +61,9 @@ def prepare_forward(torch, lib, shape, inputs):
 
 
 def prepare_backward(torch, lib, shape, inputs):
-    q, k, v = (tensor.transpose(1, 2) for tensor in inputs)
-    out = torch.empty((shape.batch, shape.seq_q, shape.heads_q, shape.dim_v), dtype=q.dtype)
-    lse = torch.empty(shape.batch, shape.heads_q, shape.seq_q)
-    lib.kernel(config_of(shape), ours.sizes_of(shape)).bind(q, k, v, out, lse)()
-    d_o = torch.randn(out.shape).to(out.dtype)
-    found = [torch.full_like(tensor, float("nan")) for tensor in (q, k, v)]
     kernel = lib.kernel(config_of(shape, "backward"), ours.sizes_of(shape))
-    launch = kernel.bind(q, k, v, out, lse, d_o=d_o, dq=found[0], dk=found[1], dv=found[2])
-    launch()
+    launch, d_o = ours.bind_gradients(torch, lib, shape, inputs, kernel, config_of(shape))
     with torch.enable_grad():
-        ours.check_gradients(torch, shape, inputs, d_o.transpose(1, 2), [tensor.transpose(1, 2) for tensor in found])
         leaves = [tensor.detach().requires_grad_(True) for tensor in inputs]
         peer_out = torch.nn.functional.scaled_dot_product_attention(*leaves, is_causal=shape.causal)
 

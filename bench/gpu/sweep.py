@@ -4,7 +4,7 @@
     python3 bench/gpu/sweep.py --out bench/results/h200/NAME PLAN.json...
 
 A plan is a list of {"shapes": [...], "schedules": [...]} with optional "config" (more of the Config, such as a
-mask). A shape is a text like "bf16 b4 heads 16/16 seq 4096x4096 d 128/128 causal"; "grid d64 causal" stands for the
+mask) and "direction": "backward" for the gradients. A shape is a text like "bf16 b4 heads 16/16 seq 4096x4096 d 128/128 causal"; "grid d64 causal" stands for the
 six shapes of the training grid. A schedule may hold alternatives: "q128.kv{96,128}.w12.st2.b1{,.pp1}"; "" is the
 library's choice. Kernels are compiled in parallel, checked, then timed. Writes NAME.json and NAME.txt.
 """
@@ -42,8 +42,14 @@ def shapes_of(text):
     return [protocol.Shape.parse(text)]
 
 
+def is_backward(entry):
+    return entry.get("direction") == "backward"
+
+
 def config_for(entry, shape, schedule):
     config = {**ours.config_of(shape), **entry.get("config", {})}
+    if is_backward(entry):
+        config["direction"] = "backward"
     return {**config, "schedule": schedule} if schedule else config
 
 
@@ -62,7 +68,10 @@ class Kernels:
         return self.found[key]
 
 
-def bind(torch, kernel, shape, inputs):
+def bind(torch, lib, entry, kernel, shape, inputs, check):
+    if is_backward(entry):
+        forward = {**ours.config_of(shape), **entry.get("config", {})}
+        return ours.bind_gradients(torch, lib, shape, inputs, kernel, forward)[0]
     q, k, v = (t.transpose(1, 2) for t in inputs)
     out = torch.full((shape.batch, shape.seq_q, shape.heads_q, shape.dim_v), float("nan"), dtype=q.dtype, device="cuda")
     lse = torch.empty(shape.batch, shape.heads_q, shape.seq_q, device="cuda")
@@ -71,7 +80,9 @@ def bind(torch, kernel, shape, inputs):
     torch.cuda.synchronize()
     if not torch.isfinite(out).all():
         raise RuntimeError("an output is not finite")
-    return launch, out
+    if check and not shape.dropout and not entry.get("config"):
+        ours.check_rows(torch, shape, q, k, v, out)
+    return launch
 
 
 def run_shape(torch, kernels, entry, shape, schedules, backends, timing, check):
@@ -81,26 +92,25 @@ def run_shape(torch, kernels, entry, shape, schedules, backends, timing, check):
         name = schedule or "default"
         try:
             kernel = kernels.start(config_for(entry, shape, schedule), shape).result()
-            launch, out = bind(torch, kernel, shape, inputs)
-            if check and not shape.dropout and not entry.get("config"):
-                ours.check_rows(torch, shape, *(t.transpose(1, 2) for t in inputs), out)
+            launch = bind(torch, kernels.lib, entry, kernel, shape, inputs, check)
             candidates.append(protocol.Candidate(name, launch))
         except (library.Failure, RuntimeError) as error:
             refused[name] = str(error)[:300]
     for backend in backends:
         try:
-            candidates.append(torch_cuda.make_candidate(torch, shape, backend, False)[0])
+            candidates.append(torch_cuda.make_candidate(torch, shape, backend, is_backward(entry))[0])
         except torch_cuda.FAILURES as error:
             refused[backend] = torch_cuda.reason(error)
             torch.cuda.empty_cache()
     timings = torch_cuda.time_cuda_interleaved(candidates, **timing) if candidates else {}
-    rows = {name: {"tflops": torch_cuda.tera(t.rate(shape.flops())), **t.record()} for name, t in timings.items()}
+    rows = {name: {"tflops": torch_cuda.tera(t.rate(shape.flops(is_backward(entry)))), **t.record()} for name, t in timings.items()}
     for backend in backends:
         for name, timing_ in timings.items():
             if backend in timings and name not in backends:
                 ratios = [b / a for a, b in zip(timing_.samples_ms, timings[backend].samples_ms)]
                 rows[name][f"against_{backend}"] = round(statistics.median(ratios), 4)
-    return {"shape": str(shape), "config": entry.get("config", {}), "times": rows, "refused": refused}
+    return {"shape": str(shape), "direction": entry.get("direction", "forward"), "config": entry.get("config", {}),
+            "times": rows, "refused": refused}
 
 
 def describe(record, backends):

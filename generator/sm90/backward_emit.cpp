@@ -168,9 +168,15 @@ LaunchPlan plan_for(const Problem& problem, const Schedule& schedule) {
   step(
       "fw_backward_rows", kPrepareThreads, 0,
       fmt::format("ceil_div(seq_q * heads_q * batch, {})", kPrepareThreads / row_threads(problem)));
-  step("fw_backward_keys", threads, keys_layout(problem, schedule).smem_bytes,
-       fmt::format("max(want_dk, want_dv) * {} * heads_kv * batch",
-                   tiles("seq_kv", "block_kv", "ceil_div(seq_kv, max(block_kv, 1))")));
+  const std::string key_tiles =
+      tiles("seq_kv", "block_kv", "ceil_div(seq_kv, max(block_kv, 1))") + " * heads_kv * batch";
+  const int keys_bytes = keys_layout(problem, schedule).smem_bytes;
+  if (apart(problem)) {
+    step("fw_backward_keys", threads, keys_bytes, "want_dk * " + key_tiles);
+    step("fw_backward_values", threads, keys_bytes, "want_dv * " + key_tiles);
+  } else {
+    step("fw_backward_keys", threads, keys_bytes, "max(want_dk, want_dv) * " + key_tiles);
+  }
   step("fw_backward_queries", threads, queries_layout(problem, schedule).smem_bytes,
        fmt::format("want_dq * {} * heads_q * batch", tiles("seq_q", "block_q", "query_blocks")));
   plan.workspace = parse_expr("8 * seq_q * heads_q * batch");
@@ -236,6 +242,7 @@ Emission backward_emission(const Problem& problem, const Schedule& schedule) {
   out.options["FW_NEGATIVE_SCALE"] = problem.negative_scale;
   out.options["FW_SOFTCAP"] = problem.softcap;
   out.options["FW_ALIBI"] = problem.alibi;
+  out.options["FW_APART"] = apart(problem);
   out.plan = plan_for(problem, schedule);
   std::vector<Line>& printed = out.printed["constants.h"];
   append(printed, constants(problem, schedule));

@@ -55,9 +55,16 @@ KernelLayout queries_layout(const Problem& problem, const Schedule& schedule) {
   return layout_of(problem, schedule, schedule.tile_kv, 0);
 }
 
+bool apart(const Problem& problem) {
+  constexpr int kTogether = 288;  // sums of a consumer's 64 keys, over its threads
+  return problem.head_dim + problem.head_dim_v > kTogether;
+}
+
 int keys_registers(const Problem& problem, const Schedule& schedule) {
-  const int sums = schedule.step_q * (problem.softcap ? 3 : 2) / 2;
-  return (problem.head_dim + problem.head_dim_v) / 2 + sums + other_registers(problem);
+  const int products = schedule.step_q * (problem.softcap ? 3 : 2) / 2;
+  const int sums = apart(problem) ? std::max(problem.head_dim, problem.head_dim_v)
+                                  : problem.head_dim + problem.head_dim_v;
+  return sums / 2 + products + other_registers(problem);
 }
 
 int queries_registers(const Problem& problem, const Schedule& schedule) {

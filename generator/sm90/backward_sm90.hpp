@@ -5,6 +5,7 @@
 
 #include "core/device.hpp"
 #include "generator/compose.hpp"
+#include "generator/family.hpp"
 #include "generator/sm90/layout_sm90.hpp"
 
 namespace flashwright::sm90 {
@@ -22,9 +23,20 @@ struct KernelLayout {
 KernelLayout keys_layout(const Problem& problem, const Schedule& schedule);
 KernelLayout queries_layout(const Problem& problem, const Schedule& schedule);
 
+// Whether gradients of keys and of values come from kernels of their own: a consumer cannot hold the sums
+// of both.
+bool apart(const Problem& problem);
+
 // Registers that a consumer of either kernel needs, about.
 int keys_registers(const Problem& problem, const Schedule& schedule);
 int queries_registers(const Problem& problem, const Schedule& schedule);
+
+// What a family answers, for the backward pass.
+Candidate examine_backward(const Problem& problem, const DeviceInfo& device, const Shape& shape,
+                           const Schedule& schedule);
+std::vector<Candidate> backward_space(const Problem& problem, const DeviceInfo& device,
+                                      const Shape& shape);
+Schedule backward_default(const Problem& problem, const DeviceInfo& device, const Shape& shape);
 
 Emission backward_emission(const Problem& problem, const Schedule& schedule);
 

@@ -191,7 +191,7 @@ std::vector<std::string> FamilySm90::reasons_against(const Problem& problem) con
   least.tile_kv = 16;
   const int most = sm90::registers(problem, 2).consumer,
             needed = sm90::consumer_registers(problem, least);
-  if (needed > most)
+  if (problem.direction == Direction::forward && needed > most)
     reasons.push_back(
         fmt::format("head_dim_v is {}; allowed with dropout and block lists: up to {}",
                     problem.head_dim_v, problem.head_dim_v - (needed - most) * 2 / 8 * 8));
@@ -214,6 +214,7 @@ Source FamilySm90::emit(const Problem& problem, const Schedule& schedule) const 
 
 std::vector<Candidate> FamilySm90::space(const Problem& problem, const DeviceInfo& device,
                                          const Shape& shape) const {
+  if (problem.direction == Direction::backward) return sm90::backward_space(problem, device, shape);
   std::vector<Candidate> out;
   for (const int tile_q : {64, 128, 192})
     for (int tile_kv = 16; tile_kv <= 256; tile_kv += 16)
@@ -237,11 +238,15 @@ std::vector<Candidate> FamilySm90::space(const Problem& problem, const DeviceInf
 
 Candidate FamilySm90::consider(const Problem& problem, const DeviceInfo& device, const Shape& shape,
                                const Schedule& schedule) const {
-  return examine(problem, device, shape, schedule);
+  return problem.direction == Direction::backward
+             ? sm90::examine_backward(problem, device, shape, schedule)
+             : examine(problem, device, shape, schedule);
 }
 
 Schedule FamilySm90::default_schedule(const Problem& problem, const DeviceInfo& device,
                                       const Shape& shape) const {
+  if (problem.direction == Direction::backward)
+    return sm90::backward_default(problem, device, shape);
   for (const Seed& seed : kSeeds) {
     const Schedule schedule = seed_schedule(seed, device);
     if (meant_for(seed, problem, shape) &&

@@ -37,6 +37,45 @@ extern "C" __global__ void __launch_bounds__(kPrepareThreads)
   prepare_rows(params);
 }
 
+#if FW_APART
+// One block computes the gradients of kKeyRows keys of one head.
+extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
+    fw_backward_keys(const __grid_constant__ Params params) {
+  const u32 memory = swizzled_memory();
+  if (thread_index() == 0) find_barriers(memory + kKeysBarriersOffset).make(4);
+  synchronize_block();
+  start_next_kernel();
+  const int group = static_cast<int>(shuffle(warp_index() / 4, 0));
+  if (group == kConsumers) {
+    give_registers<kProducerRegisters>();
+    wait_for_previous_kernel();
+    produce_queries(params, memory);
+  } else {
+    take_registers<kConsumerRegisters>();
+    wait_for_previous_kernel();
+    consume_queries_for_keys(params, memory, group);
+  }
+}
+
+// One block computes the gradients of kKeyRows values of one head.
+extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
+    fw_backward_values(const __grid_constant__ Params params) {
+  const u32 memory = swizzled_memory();
+  if (thread_index() == 0) find_barriers(memory + kKeysBarriersOffset).make(4);
+  synchronize_block();
+  start_next_kernel();
+  const int group = static_cast<int>(shuffle(warp_index() / 4, 0));
+  if (group == kConsumers) {
+    give_registers<kProducerRegisters>();
+    wait_for_previous_kernel();
+    produce_queries(params, memory);
+  } else {
+    take_registers<kConsumerRegisters>();
+    wait_for_previous_kernel();
+    consume_queries_for_values(params, memory, group);
+  }
+}
+#else
 // One block computes the gradients of kKeyRows keys of one head, and of their values.
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     fw_backward_keys(const __grid_constant__ Params params) {
@@ -55,6 +94,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     consume_queries(params, memory, group);
   }
 }
+#endif
 
 // One block computes the gradients of kTileQ queries of one head.
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)

@@ -103,8 +103,11 @@ struct KeysConsumer {
 #endif
 
   // Turns scores into weights, and rounds these for the products with gradients of outputs.
+#if FW_SOFTCAP
+  // Then they get the derivative of the cap as a factor.
+#endif
   __device__ __forceinline__ void soften(float (&scores)[kStepQ / 2],
-                                         u32 (&weights)[kStepQ / 16][4], const Params& params,
+                                         u32 (&packed)[kStepQ / 16][4], const Params& params,
                                          const Step& step) const {
 #if FW_ALIBI
     const float slope = find_slope(params, {work.batch, step.head, 0, 0}, scale_log2);
@@ -139,6 +142,16 @@ struct KeysConsumer {
       }
     }
     if (step.test != 0) hide_weights(scores, params, work, step, key);
+    round(packed, scores);
+#if FW_SOFTCAP
+#pragma unroll
+    for (int i = 0; i < kStepQ / 2; ++i) scores[i] *= derivatives[i];
+#endif
+  }
+
+  // Rounds weights for the products with gradients of outputs.
+  __device__ __forceinline__ void round(u32 (&packed)[kStepQ / 16][4],
+                                        const float (&weights)[kStepQ / 2]) const {
 #if FW_DROPOUT
 #pragma unroll
     for (int pair = 0; pair < kStepQ / 16; ++pair) {
@@ -146,16 +159,12 @@ struct KeysConsumer {
       float left[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i)
-        left[i] = kept(words.word[i / 4 * 2 + i % 2], i / 2 % 2) ? scores[8 * pair + i] : 0.0f;
+        left[i] = kept(words.word[i / 4 * 2 + i % 2], i / 2 % 2) ? weights[8 * pair + i] : 0.0f;
 #pragma unroll
-      for (int j = 0; j < 4; ++j) weights[pair][j] = pack_pair(left[2 * j], left[2 * j + 1]);
+      for (int j = 0; j < 4; ++j) packed[pair][j] = pack_pair(left[2 * j], left[2 * j + 1]);
     }
 #else
-    pack<kStepQ>(weights, scores);
-#endif
-#if FW_SOFTCAP
-#pragma unroll
-    for (int i = 0; i < kStepQ / 2; ++i) scores[i] *= derivatives[i];
+    pack<kStepQ>(packed, weights);
 #endif
   }
 
@@ -188,24 +197,110 @@ struct KeysConsumer {
   }
 
   // Writes 64 rows of a gradient, unless nobody wants it.
-  template <int kColumns, int kSwizzleOfTile>
-  __device__ __forceinline__ void write(const float (&sums)[kColumns / 2], float factor, u32 tile,
-                                        const TensorMap& map, Element* gradient, i64 batch_stride,
-                                        i64 head_stride, i64 row_stride,
-                                        const Params& params) const {
-    if (gradient == nullptr) return;
-    const Target target = {map,
-                           gradient + work.batch * batch_stride + work.head * head_stride,
-                           row_stride,
-                           work.batch,
-                           work.head,
-                           work.first + group * 64,
-                           work.end,
-                           params.seq_kv};
-    write_rows<kColumns, kSwizzleOfTile>(sums, factor, tile, target, params.aligned != 0, group);
+  __device__ __forceinline__ void write_keys(const float (&dk)[kHeadDim / 2],
+                                             const Params& params) const {
+    if (params.dk == nullptr) return;
+    Element* rows =
+        params.dk + work.batch * params.dk_batch_stride + work.head * params.dk_head_stride;
+    write_rows<kHeadDim, kSwizzle>(
+        dk, numerator(params) * params.softmax_scale, keys,
+        {params.dk_map, rows, params.dk_row_stride, work.batch, work.head, work.first + group * 64,
+         work.end, params.seq_kv},
+        params.aligned != 0, group);
+  }
+
+  __device__ __forceinline__ void write_values(const float (&dv)[kHeadDimV / 2],
+                                               const Params& params) const {
+    if (params.dv == nullptr) return;
+    Element* rows =
+        params.dv + work.batch * params.dv_batch_stride + work.head * params.dv_head_stride;
+    write_rows<kHeadDimV, kSwizzleV>(
+        dv, numerator(params), values,
+        {params.dv_map, rows, params.dv_row_stride, work.batch, work.head, work.first + group * 64,
+         work.end, params.seq_kv},
+        params.aligned != 0, group);
   }
 };
 
+#if FW_APART
+// A consumer warpgroup that computes gradients of keys.
+__device__ __forceinline__ void consume_queries_for_keys(const Params& params, u32 memory,
+                                                         int group) {
+  KeysConsumer consumer;
+  consumer.start(params, memory, group);
+  const Barriers& barriers = consumer.barriers;
+  float dk[kHeadDim / 2] = {};
+  wait_barrier(barriers.own_full, 0);
+#pragma unroll 1
+  while (true) {
+    RingPlace<kStages>& at = consumer.at;
+    const u32 queries = consumer.queries + at.stage * kStepQueriesStride;
+    wait_barrier(barriers.first_full + at.stage * 8, at.parity);
+    const Step step = told_step(consumer.steps + at.stage * 32);
+    if (step.head == kNoHead) break;
+    float scores[kStepQ / 2], gradients[kStepQ / 2];
+    u32 packed[kStepQ / 16][4];
+    fence_products();
+    start_product<kStepQ, kPaddedDim, kSwizzle>(scores, consumer.keys, queries);
+    wait_barrier(barriers.second_full + at.stage * 8, at.parity);
+    fence_products();
+    start_product<kStepQ, kPaddedDimV, kSwizzleV>(gradients, consumer.values,
+                                                  consumer.outputs +
+                                                      at.stage * kStepOutputsStride);
+    wait_products<1>();
+    hold(scores);
+    consumer.soften(scores, packed, params, step);
+    wait_products<0>();
+    hold(gradients);
+    release(barriers.second_empty + at.stage * 8);
+    consumer.differentiate(scores, gradients, packed);
+    fence_products();
+    start_gradient<kStepQ, kSwizzle>(dk, packed, queries);
+    wait_products<0>();
+    hold(dk);
+    release_first(barriers, at.stage);
+    at.advance();
+  }
+  consumer.write_keys(dk, params);
+  wait_for_output();
+}
+
+// A consumer warpgroup that computes gradients of values.
+__device__ __forceinline__ void consume_queries_for_values(const Params& params, u32 memory,
+                                                           int group) {
+  KeysConsumer consumer;
+  consumer.start(params, memory, group);
+  const Barriers& barriers = consumer.barriers;
+  float dv[kHeadDimV / 2] = {};
+  wait_barrier(barriers.own_full, 0);
+#pragma unroll 1
+  while (true) {
+    RingPlace<kStages>& at = consumer.at;
+    wait_barrier(barriers.first_full + at.stage * 8, at.parity);
+    const Step step = told_step(consumer.steps + at.stage * 32);
+    if (step.head == kNoHead) break;
+    float scores[kStepQ / 2];
+    u32 packed[kStepQ / 16][4];
+    fence_products();
+    start_product<kStepQ, kPaddedDim, kSwizzle>(
+        scores, consumer.keys, consumer.queries + at.stage * kStepQueriesStride);
+    wait_products<0>();
+    hold(scores);
+    consumer.soften(scores, packed, params, step);
+    release_first(barriers, at.stage);
+    wait_barrier(barriers.second_full + at.stage * 8, at.parity);
+    fence_products();
+    start_gradient<kStepQ, kSwizzleV>(dv, packed,
+                                      consumer.outputs + at.stage * kStepOutputsStride);
+    wait_products<0>();
+    hold(dv);
+    release(barriers.second_empty + at.stage * 8);
+    at.advance();
+  }
+  consumer.write_values(dv, params);
+  wait_for_output();
+}
+#else
 // A consumer warpgroup.
 __device__ __forceinline__ void consume_queries(const Params& params, u32 memory, int group) {
   KeysConsumer consumer;
@@ -226,6 +321,7 @@ __device__ __forceinline__ void consume_queries(const Params& params, u32 memory
     fence_products();
     start_product<kStepQ, kPaddedDim, kSwizzle>(scores, consumer.keys, queries);
     wait_barrier(barriers.second_full + at.stage * 8, at.parity);
+    fence_products();
     start_product<kStepQ, kPaddedDimV, kSwizzleV>(gradients, consumer.values, outputs);
     wait_products<1>();
     hold(scores);
@@ -245,11 +341,8 @@ __device__ __forceinline__ void consume_queries(const Params& params, u32 memory
     release_first(barriers, at.stage);
     at.advance();
   }
-  consumer.write<kHeadDimV, kSwizzleV>(dv, numerator(params), consumer.values, params.dv_map,
-                                       params.dv, params.dv_batch_stride, params.dv_head_stride,
-                                       params.dv_row_stride, params);
-  consumer.write<kHeadDim, kSwizzle>(dk, numerator(params) * params.softmax_scale, consumer.keys,
-                                     params.dk_map, params.dk, params.dk_batch_stride,
-                                     params.dk_head_stride, params.dk_row_stride, params);
+  consumer.write_values(dv, params);
+  consumer.write_keys(dk, params);
   wait_for_output();
 }
+#endif

@@ -1,0 +1,179 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "generator/sm90/backward_sm90.hpp"
+#include "generator/verdict.hpp"
+
+namespace flashwright::sm90 {
+namespace {
+
+constexpr int kReservedSmem = 1024;  // the system takes this of every resident block
+constexpr int kRows = 64;            // of a consumer
+
+void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
+  verdict.one_of("tile_q", s.tile_q, {128, 192});
+  verdict.require(
+      s.warps == s.tile_q / 16 + 4,
+      fmt::format("warps is {}; allowed: 4 for every 64 of the {} rows, and 4 that produce",
+                  s.warps, s.tile_q));
+  verdict.one_of("stages", s.stages, {1, 2, 3});
+  verdict.require(s.blocks_per_sm == 1,
+                  fmt::format("blocks_per_sm is {}; allowed: 1", s.blocks_per_sm));
+  Schedule known;  // the knobs that a backward kernel has
+  known.tile_q = s.tile_q;
+  known.tile_kv = s.tile_kv;
+  known.step_q = s.step_q;
+  known.warps = s.warps;
+  known.stages = s.stages;
+  known.blocks_per_sm = s.blocks_per_sm;
+  verdict.require(known == s, fmt::format("{} has knobs that the backward pass of this family does "
+                                          "not have; allowed: q, kv, w, st, b, sq",
+                                          to_string(s)));
+  const auto step = [&](const char* name, int value, bool whole_words) {
+    verdict.require(
+        value >= 16 && value <= 128 && value % 16 == 0 &&
+            (!whole_words || value == 16 || value % 32 == 0),
+        fmt::format("{} is {}; allowed: {}", name, value,
+                    whole_words ? "16 and 32..128 in steps of 32" : "16..128 in steps of 16"));
+  };
+  step("step_q", s.step_q, false);
+  step("tile_kv", s.tile_kv, problem.dropout);
+}
+
+void check_device(Verdict& verdict, const Problem& problem, const DeviceInfo& device,
+                  const Schedule& s, const Estimate& estimate) {
+  verdict.require(estimate.smem_bytes <= device.smem_per_block,
+                  fmt::format("needs {} bytes of shared memory; a block has {}",
+                              estimate.smem_bytes, device.smem_per_block));
+  verdict.require(estimate.smem_bytes + kReservedSmem <= device.smem_per_sm,
+                  fmt::format("a block needs {} bytes of shared memory; a multiprocessor has {}",
+                              estimate.smem_bytes + kReservedSmem, device.smem_per_sm));
+  // One product takes its sums and some more from what a thread has before the roles divide.
+  constexpr int kBesideSums = 30;
+  const int first = 65536 / estimate.threads / 8 * 8;
+  const int sums = std::max({s.tile_kv, s.step_q, problem.head_dim, problem.head_dim_v}) / 2;
+  verdict.require(
+      sums + kBesideSums <= first,
+      fmt::format("a product with {} sums per thread needs about {} registers; a thread begins "
+                  "with {}",
+                  sums, sums + kBesideSums, first));
+  const int limit = registers(problem, s.tile_q / kRows).consumer;
+  verdict.require(estimate.registers <= limit,
+                  fmt::format("needs about {} registers per thread of a consumer; there are {}",
+                              estimate.registers, limit));
+}
+
+// Scores per cycle of a multiprocessor that two warpgroups turn into gradients of scores while the tensor
+// cores run, about.
+constexpr double kScoresPerCycle = 7;
+constexpr double kClockGhz = 1.65, kFullClockGhz = 1.98;  // under load, of the fastest
+constexpr double kStepLatency = 700, kTileCycles = 3000;
+
+// Share of all pairs of queries and keys that the mask leaves.
+double density(const Problem& problem, const Shape& shape) {
+  if (problem.mask == Mask::Kind::none) return 1;
+  const auto q = static_cast<double>(std::max<std::int64_t>(shape.seq_q, 1)),
+             kv = static_cast<double>(std::max<std::int64_t>(shape.seq_kv, 1));
+  if (problem.mask != Mask::Kind::causal) return 0.5;
+  return q <= kv ? 1 - q / kv / 2 : kv / q / 2;
+}
+
+// Cycles of a kernel whose blocks own `own` rows and meet `step` rows in each of their steps.
+double kernel_cycles(double heads, double own_rows, double step_rows, int own, int step,
+                     double product_dims, double share, int stages, int sm_count) {
+  const double tiles = std::ceil(own_rows / own) * heads;
+  const double steps = std::max(1.0, std::ceil(step_rows * share / step));
+  const double scores = static_cast<double>(own) * step;
+  const double products = scores * product_dims / 2048;
+  const double latency = kStepLatency / stages;
+  const double one = std::max(products / 0.9, scores / kScoresPerCycle) + latency;
+  return std::ceil(tiles / sm_count) * (steps * one + kTileCycles);
+}
+
+double model_time_us(const Problem& problem, const DeviceInfo& device, const Shape& shape,
+                     const Schedule& s) {
+  const auto q = static_cast<double>(std::max<std::int64_t>(shape.seq_q, 1)),
+             kv = static_cast<double>(std::max<std::int64_t>(shape.seq_kv, 1));
+  const double heads = static_cast<double>(std::max<std::int64_t>(shape.batch * shape.heads_q, 1));
+  const double d = problem.head_dim, dv = problem.head_dim_v, share = density(problem, shape);
+  const double keys_dims = apart(problem) ? 3 * d + 2 * dv : 2 * d + 2 * dv;
+  const double keys =
+      kernel_cycles(heads, kv, q, s.tile_q, s.step_q, keys_dims, share, s.stages, device.sm_count);
+  const double queries = kernel_cycles(heads, q, kv, s.tile_q, s.tile_kv, 2 * d + dv, share,
+                                       s.stages, device.sm_count);
+  const double clock = device.clock_ghz * kClockGhz / kFullClockGhz;
+  return 8 + (keys + queries) / std::max(clock, 0.1) * 1e-3;
+}
+
+// The first row that fits and is legal counts.
+struct Seed {
+  int max_head_dim, max_head_dim_v;
+  const char* schedule;
+};
+constexpr std::array kSeeds = {
+    Seed{64, 64, "q128.kv128.w12.st2.b1.sq96"},  Seed{96, 96, "q128.kv96.w12.st2.b1.sq80"},
+    Seed{128, 128, "q128.kv96.w12.st2.b1.sq64"}, Seed{192, 192, "q128.kv64.w12.st2.b1.sq64"},
+    Seed{256, 256, "q128.kv48.w12.st2.b1.sq48"},
+};
+
+}  // namespace
+
+Candidate examine_backward(const Problem& problem, const DeviceInfo& device, const Shape& shape,
+                           const Schedule& s) {
+  Candidate out;
+  out.schedule = s;
+  Verdict verdict;
+  check_knobs(verdict, problem, s);
+  if (verdict.legal()) {
+    out.estimate.threads = 32 * s.warps;
+    out.estimate.smem_bytes =
+        std::max(keys_layout(problem, s).smem_bytes, queries_layout(problem, s).smem_bytes);
+    out.estimate.registers = std::max(keys_registers(problem, s), queries_registers(problem, s));
+    check_device(verdict, problem, device, s, out.estimate);
+  }
+  out.rejected = verdict.reason();
+  if (verdict.legal()) out.estimate.time_us = model_time_us(problem, device, shape, s);
+  return out;
+}
+
+std::vector<Candidate> backward_space(const Problem& problem, const DeviceInfo& device,
+                                      const Shape& shape) {
+  std::vector<Candidate> out;
+  for (const int tile_q : {128, 192})
+    for (int tile_kv = 16; tile_kv <= 128; tile_kv += 16)
+      for (int step_q = 16; step_q <= 128; step_q += 16)
+        for (const int stages : {1, 2, 3}) {
+          Schedule s;
+          s.tile_q = tile_q;
+          s.tile_kv = tile_kv;
+          s.step_q = step_q;
+          s.warps = tile_q / 16 + 4;
+          s.stages = stages;
+          s.blocks_per_sm = 1;
+          out.push_back(examine_backward(problem, device, shape, s));
+        }
+  return out;
+}
+
+Schedule backward_default(const Problem& problem, const DeviceInfo& device, const Shape& shape) {
+  for (const Seed& seed : kSeeds) {
+    const Schedule schedule = parse_schedule(seed.schedule);
+    if (problem.head_dim <= seed.max_head_dim && problem.head_dim_v <= seed.max_head_dim_v &&
+        examine_backward(problem, device, shape, schedule).rejected.empty())
+      return schedule;
+  }
+  Schedule best;
+  double least = 0;
+  for (const Candidate& candidate : backward_space(problem, device, shape)) {
+    if (!candidate.rejected.empty()) continue;
+    if (least != 0 && candidate.estimate.time_us >= least) continue;
+    least = candidate.estimate.time_us;
+    best = candidate.schedule;
+  }
+  return best;
+}
+
+}  // namespace flashwright::sm90
