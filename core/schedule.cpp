@@ -21,6 +21,7 @@ const std::vector<Knob>& knobs() {
       {"ht", &Schedule::half_tiles, "half_tiles"},
       {"qp", &Schedule::query_prefetch, "query_prefetch"},
       {"sq", &Schedule::step_q, "step_q"},
+      {"aq", &Schedule::add_queries, "add_queries"},
       {"mk", &Schedule::key_block, "key_block"},
       {"md", &Schedule::dim_block, "dim_block"},
       {"u", &Schedule::unroll, "unroll"},

@@ -25,6 +25,7 @@ struct Schedule {
   int half_tiles = 0;  // sm90: 1 lets a consumer compute half of a tile of keys under a causal mask
   int query_prefetch = 0;  // sm90: 1 brings the queries of the next tile while one is computed
   int step_q = 0;          // sm90, backward: queries per step of the kernel that owns keys
+  int add_queries = 0;     // sm90, backward: 1 lets that kernel add to the gradients of queries, too
   int key_block = 0;       // CPU: keys per register tile of Q K^T
   int dim_block = 0;       // CPU: head dims per register tile of P V
   int unroll = 0;          // CPU: steps of the inner loops in one turn

@@ -66,3 +66,6 @@
 #ifndef FW_APART
 #define FW_APART 0
 #endif
+#ifndef FW_ADD_QUERIES
+#define FW_ADD_QUERIES 0
+#endif

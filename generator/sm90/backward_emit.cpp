@@ -24,7 +24,7 @@ int row_threads(const Problem& problem) {
 std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
   const Slabs keys = slabs(problem.head_dim), values = slabs(problem.head_dim_v);
   const int consumers = schedule.tile_q / kRows;
-  const Registers share = registers(problem, consumers);
+  const Registers share = backward_registers(problem, schedule);
   const std::vector<Constant> rows = {
       int_constant("kConsumers", consumers, "warpgroups of 64 rows; one more produces"),
       {"constexpr int kThreads = 128 * (kConsumers + 1)", ""},
@@ -62,6 +62,8 @@ std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
 std::vector<Line> memory(const Problem& problem, const Schedule& schedule) {
   const KernelLayout keys = keys_layout(problem, schedule),
                      queries = queries_layout(problem, schedule);
+  const bool adds = schedule.add_queries != 0;
+  const char* const barriers = adds ? "(1 + 4 * kStages + 2 * kSlots)" : "(1 + 4 * kStages)";
   std::vector<Constant> rows = {
       {"constexpr int kOwnKeysBytes = 64 * kPaddedDim * kElementBytes", "of one consumer"},
       {"constexpr int kOwnValuesBytes = 64 * kPaddedDimV * kElementBytes", ""},
@@ -78,7 +80,7 @@ std::vector<Line> memory(const Problem& problem, const Schedule& schedule) {
       int_constant("kRowsStride", keys.rows_stride, ""),
       int_constant("kStepsOffset", keys.told_offset, "which queries those are"),
       int_constant("kKeysBarriersOffset", keys.barriers_offset, ""),
-      {"constexpr int kKeysSharedBytes = kKeysBarriersOffset + 8 * (1 + 4 * kStages)", ""},
+      {fmt::format("constexpr int kKeysSharedBytes = kKeysBarriersOffset + 8 * {}", barriers), ""},
       {},
       {"constexpr int kOwnQueriesBytes = 64 * kPaddedDim * kElementBytes", "of one consumer"},
       {"constexpr int kOwnOutputsBytes = 64 * kPaddedDimV * kElementBytes", ""},
@@ -92,12 +94,23 @@ std::vector<Line> memory(const Problem& problem, const Schedule& schedule) {
       int_constant("kStepValuesOffset", queries.step_second_offset, ""),
       int_constant("kStepValuesStride", queries.step_second_stride, ""),
       int_constant("kQueriesBarriersOffset", queries.barriers_offset, ""),
-      {"constexpr int kQueriesSharedBytes = kQueriesBarriersOffset + 8 * (1 + 4 * kStages)", ""},
+      {fmt::format("constexpr int kQueriesSharedBytes = kQueriesBarriersOffset + 8 * {}", barriers),
+       ""},
   };
   if (problem.mask == Mask::Kind::blocks) {
     rows.push_back(
         int_constant("kTilesOffset", queries.told_offset, "which tiles of keys the stages hold"));
     rows.push_back(int_constant("kHasKeysOffset", queries.flag_offset, "whether there are any"));
+  }
+  if (adds) {
+    const std::vector<Constant> more = {
+        int_constant("kSlots", keys.slots, "of gradients of scores that consumers share"),
+        int_constant("kSharedOffset", keys.shared_offset, "the first of them"),
+        int_constant("kSharedStride", keys.shared_stride, ""),
+        int_constant("kSumsOffset", keys.sums_offset, "what a consumer adds to sums"),
+        int_constant("kSumsStride", keys.sums_stride, ""),
+        {}};
+    rows.insert(rows.begin(), more.begin(), more.end());
   }
   std::vector<Line> lines = print_constants(rows);
   for (const auto& [name, bytes] : {std::pair{"kKeysSharedBytes", keys.smem_bytes},
@@ -165,9 +178,12 @@ LaunchPlan plan_for(const Problem& problem, const Schedule& schedule) {
   const auto step = [&](const char* entry, int step_threads, int bytes, const std::string& grid) {
     plan.steps.push_back({entry, step_threads, bytes, parse_expr(grid), true});
   };
-  step(
-      "fw_backward_rows", kPrepareThreads, 0,
-      fmt::format("ceil_div(seq_q * heads_q * batch, {})", kPrepareThreads / row_threads(problem)));
+  const bool adds = schedule.add_queries != 0;
+  const std::string padded =
+      adds ? fmt::format("{0} * ceil_div(seq_q, {0})", schedule.step_q) : "seq_q";
+  step("fw_backward_rows", kPrepareThreads, 0,
+       fmt::format("ceil_div({} * heads_q * batch, {})", padded,
+                   kPrepareThreads / row_threads(problem)));
   const std::string key_tiles =
       tiles("seq_kv", "block_kv", "ceil_div(seq_kv, max(block_kv, 1))") + " * heads_kv * batch";
   const int keys_bytes = keys_layout(problem, schedule).smem_bytes;
@@ -177,9 +193,20 @@ LaunchPlan plan_for(const Problem& problem, const Schedule& schedule) {
   } else {
     step("fw_backward_keys", threads, keys_bytes, "max(want_dk, want_dv) * " + key_tiles);
   }
+  const std::string query_tiles = tiles("seq_q", "block_q", "query_blocks") + " * heads_q * batch";
   step("fw_backward_queries", threads, queries_layout(problem, schedule).smem_bytes,
-       fmt::format("want_dq * {} * heads_q * batch", tiles("seq_q", "block_q", "query_blocks")));
+       (adds ? "want_dq * (1 - max(want_dk, want_dv)) * " : "want_dq * ") + query_tiles);
   plan.workspace = parse_expr("8 * seq_q * heads_q * batch");
+  if (adds) {
+    step("fw_backward_convert", 128, convert_bytes(problem),
+         fmt::format("want_dq * max(want_dk, want_dv) * ceil_div(seq_q, {}) * heads_q * batch",
+                     kRows));
+    // Sums begin at a multiple of 64 floats.
+    plan.workspace = parse_expr(
+        fmt::format("256 * ceil_div(8 * seq_q * heads_q * batch, 256) + want_dq * {} * {} * "
+                    "heads_q * batch",
+                    4 * problem.head_dim, padded));
+  }
   return plan;
 }
 
@@ -203,6 +230,15 @@ std::vector<Line> products(const Problem& problem, const Schedule& schedule) {
     first.first = true;
     add(first, "multiply_first_scores", "u64 a");
     add(scores, "multiply_scores", "u64 a");
+  }
+  if (schedule.add_queries != 0) {
+    ProductShape queries;
+    queries.n = problem.head_dim;
+    queries.a_k_major = queries.b_k_major = false;
+    ProductShape first = queries;
+    first.first = true;
+    add(first, "multiply_first_queries", "u64 a");
+    add(queries, "multiply_queries", "u64 a");
   }
   counts = {problem.head_dim, problem.head_dim_v};
   if (counts[0] == counts[1]) counts.pop_back();
@@ -243,6 +279,7 @@ Emission backward_emission(const Problem& problem, const Schedule& schedule) {
   out.options["FW_SOFTCAP"] = problem.softcap;
   out.options["FW_ALIBI"] = problem.alibi;
   out.options["FW_APART"] = apart(problem);
+  out.options["FW_ADD_QUERIES"] = schedule.add_queries != 0;
   out.plan = plan_for(problem, schedule);
   std::vector<Line>& printed = out.printed["constants.h"];
   append(printed, constants(problem, schedule));

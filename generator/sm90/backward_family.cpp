@@ -29,8 +29,9 @@ void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
   known.warps = s.warps;
   known.stages = s.stages;
   known.blocks_per_sm = s.blocks_per_sm;
+  known.add_queries = s.add_queries;
   verdict.require(known == s, fmt::format("{} has knobs that the backward pass of this family does "
-                                          "not have; allowed: q, kv, w, st, b, sq",
+                                          "not have; allowed: q, kv, w, st, b, sq, aq",
                                           to_string(s)));
   const auto step = [&](const char* name, int value, bool whole_words) {
     verdict.require(
@@ -39,6 +40,17 @@ void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
         fmt::format("{} is {}; allowed: {}", name, value,
                     whole_words ? "16 and 32..128 in steps of 32" : "16..128 in steps of 16"));
   };
+  verdict.one_of("add_queries", s.add_queries, {0, 1});
+  if (s.add_queries != 0) {
+    verdict.require(!problem.deterministic, "add_queries is 1; allowed with deterministic: 0");
+    verdict.require(problem.mask != Mask::Kind::blocks,
+                    "add_queries is 1; allowed with block lists: 0");
+    verdict.require(!apart(problem),
+                    "add_queries is 1; allowed where gradients of keys and of values come from "
+                    "kernels of their own: 0");
+    verdict.require(s.step_q == kRows,
+                    fmt::format("step_q is {}; allowed with add_queries: {}", s.step_q, kRows));
+  }
   step("step_q", s.step_q, false);
   step("tile_kv", s.tile_kv, problem.dropout);
 }
@@ -60,7 +72,7 @@ void check_device(Verdict& verdict, const Problem& problem, const DeviceInfo& de
       fmt::format("a product with {} sums per thread needs about {} registers; a thread begins "
                   "with {}",
                   sums, sums + kBesideSums, first));
-  const int limit = registers(problem, s.tile_q / kRows).consumer;
+  const int limit = backward_registers(problem, s).consumer;
   verdict.require(estimate.registers <= limit,
                   fmt::format("needs about {} registers per thread of a consumer; there are {}",
                               estimate.registers, limit));
@@ -102,8 +114,10 @@ double model_time_us(const Problem& problem, const DeviceInfo& device, const Sha
   const double keys_dims = apart(problem) ? 3 * d + 2 * dv : 2 * d + 2 * dv;
   const double keys =
       kernel_cycles(heads, kv, q, s.tile_q, s.step_q, keys_dims, share, s.stages, device.sm_count);
-  const double queries = kernel_cycles(heads, q, kv, s.tile_q, s.tile_kv, 2 * d + dv, share,
-                                       s.stages, device.sm_count);
+  const double queries = s.add_queries != 0
+                             ? keys * d / keys_dims
+                             : kernel_cycles(heads, q, kv, s.tile_q, s.tile_kv, 2 * d + dv, share,
+                                             s.stages, device.sm_count);
   const double clock = device.clock_ghz * kClockGhz / kFullClockGhz;
   return 8 + (keys + queries) / std::max(clock, 0.1) * 1e-3;
 }
@@ -145,8 +159,10 @@ std::vector<Candidate> backward_space(const Problem& problem, const DeviceInfo& 
   for (const int tile_q : {128, 192})
     for (int tile_kv = 16; tile_kv <= 128; tile_kv += 16)
       for (int step_q = 16; step_q <= 128; step_q += 16)
-        for (const int stages : {1, 2, 3}) {
+        for (const auto& [stages, add_queries] :
+             {std::pair{1, 0}, {2, 0}, {3, 0}, {1, 1}, {2, 1}, {3, 1}}) {
           Schedule s;
+          s.add_queries = add_queries;
           s.tile_q = tile_q;
           s.tile_kv = tile_kv;
           s.step_q = step_q;

@@ -8,6 +8,7 @@ namespace {
 constexpr int kElementBytes = 2, kRows = 64;  // of a consumer
 constexpr int kAlignment = 1024;              // of a swizzled tile
 constexpr int kToldBytes = 32;                // of a stage
+constexpr int kMostBytes = 227 * 1024;        // of a block
 
 int tile_bytes(int rows, int columns) {
   return (rows * columns * kElementBytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -35,6 +36,21 @@ KernelLayout layout_of(const Problem& problem, const Schedule& schedule, int ste
   return out;
 }
 
+// Behind the stages of tiles, as these have to be aligned.
+void add_sums(const Problem& problem, const Schedule& schedule, KernelLayout& out) {
+  const int consumers = schedule.tile_q / kRows;
+  out.shared_stride = schedule.tile_q * 128;
+  out.sums_stride = kRows * problem.head_dim * 4;
+  const int beside = consumers * out.sums_stride + 8 * 4;  // and the barriers
+  out.slots = out.smem_bytes + beside + 2 * out.shared_stride <= kMostBytes ? 2 : 1;
+  const int more = out.slots * out.shared_stride + consumers * out.sums_stride;
+  out.shared_offset = out.rows_offset;
+  out.sums_offset = out.shared_offset + out.slots * out.shared_stride;
+  for (int* offset : {&out.rows_offset, &out.told_offset, &out.flag_offset, &out.barriers_offset})
+    *offset += more;
+  out.smem_bytes += more + 8 * 2 * out.slots;
+}
+
 // Beside sums and packed operands.
 int other_registers(const Problem& problem) {
   int registers = 32;
@@ -48,11 +64,20 @@ int other_registers(const Problem& problem) {
 
 KernelLayout keys_layout(const Problem& problem, const Schedule& schedule) {
   const int words = problem.dropout ? schedule.tile_q / 32 : 0;  // for a query
-  return layout_of(problem, schedule, schedule.step_q, schedule.step_q * (2 + words));
+  KernelLayout out = layout_of(problem, schedule, schedule.step_q, schedule.step_q * (2 + words));
+  if (schedule.add_queries != 0) add_sums(problem, schedule, out);
+  return out;
 }
 
 KernelLayout queries_layout(const Problem& problem, const Schedule& schedule) {
-  return layout_of(problem, schedule, schedule.tile_kv, 0);
+  KernelLayout out = layout_of(problem, schedule, schedule.tile_kv, 0);
+  // Its barriers are made by the same function.
+  if (schedule.add_queries != 0) out.smem_bytes += 8 * 2 * keys_layout(problem, schedule).slots;
+  return out;
+}
+
+int convert_bytes(const Problem& problem) {
+  return tile_bytes(kRows, slabs(problem.head_dim).columns);
 }
 
 bool apart(const Problem& problem) {
@@ -64,12 +89,21 @@ int keys_registers(const Problem& problem, const Schedule& schedule) {
   const int products = schedule.step_q * (problem.softcap ? 3 : 2) / 2;
   const int sums = apart(problem) ? std::max(problem.head_dim, problem.head_dim_v)
                                   : problem.head_dim + problem.head_dim_v;
-  return sums / 2 + products + other_registers(problem);
+  const int adding = schedule.add_queries != 0 ? 16 : 0;
+  return sums / 2 + products + adding + other_registers(problem);
 }
 
 int queries_registers(const Problem& problem, const Schedule& schedule) {
   const int sums = schedule.tile_kv * (problem.softcap ? 3 : 2) / 2;
   return problem.head_dim / 2 + sums + schedule.tile_kv / 4 + other_registers(problem);
+}
+
+Registers backward_registers(const Problem& problem, const Schedule& schedule) {
+  if (schedule.tile_q != 2 * kRows) return {32, 160};
+  constexpr Registers kUsual = {40, 232}, kMore = {24, 240};
+  const int needed =
+      std::max(keys_registers(problem, schedule), queries_registers(problem, schedule));
+  return needed <= kUsual.consumer ? kUsual : kMore;
 }
 
 }  // namespace flashwright::sm90

@@ -17,11 +17,14 @@ struct KernelLayout {
   int step_first_offset = 0, step_first_stride = 0, step_second_offset = 0, step_second_stride = 0;
   int rows_offset = 0, rows_stride = 0;  // numbers of query rows, of a stage
   int told_offset = 0, flag_offset = 0;  // what the producer tells of the stages; of the whole
+  // Gradients of scores that consumers share, in one or two slots; what a consumer adds to sums.
+  int slots = 0, shared_offset = 0, shared_stride = 0, sums_offset = 0, sums_stride = 0;
   int barriers_offset = 0;
   int smem_bytes = 0;
 };
 KernelLayout keys_layout(const Problem& problem, const Schedule& schedule);
 KernelLayout queries_layout(const Problem& problem, const Schedule& schedule);
+int convert_bytes(const Problem& problem);  // of the kernel that rounds summed gradients of queries
 
 // Whether gradients of keys and of values come from kernels of their own: a consumer cannot hold the sums
 // of both.
@@ -30,6 +33,8 @@ bool apart(const Problem& problem);
 // Registers that a consumer of either kernel needs, about.
 int keys_registers(const Problem& problem, const Schedule& schedule);
 int queries_registers(const Problem& problem, const Schedule& schedule);
+// Those of a thread of the two roles.
+Registers backward_registers(const Problem& problem, const Schedule& schedule);
 
 // What a family answers, for the backward pass.
 Candidate examine_backward(const Problem& problem, const DeviceInfo& device, const Shape& shape,

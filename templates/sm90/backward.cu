@@ -24,6 +24,7 @@
 #include "sm90/backward_pipeline.cuh"
 #include "sm90/backward_products.cuh"
 #include "sm90/backward_write.cuh"
+#include "sm90/backward_add.cuh"
 #include "sm90/backward_keys_produce.cuh"
 #include "sm90/backward_keys.cuh"
 #include "sm90/backward_queries_produce.cuh"
@@ -114,3 +115,14 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     consume_keys(params, memory, group);
   }
 }
+
+#if FW_ADD_QUERIES
+// One block finishes the gradients of 64 queries of one head that fw_backward_keys has summed up.
+extern "C" __global__ void __launch_bounds__(128)
+    fw_backward_convert(const __grid_constant__ Params params) {
+  const u32 memory = swizzled_memory();
+  start_next_kernel();
+  wait_for_previous_kernel();
+  convert_queries(params, memory);
+}
+#endif

@@ -64,6 +64,12 @@ struct KeysConsumer {
   int key;  // the first of the lane
   RingPlace<kStages> at;
   float scale_log2;
+#if FW_ADD_QUERIES
+  u32 all_keys;            // of all consumers
+  u32 shared, sums;        // the first slot, and the place that sums leave from
+  RingPlace<kSlots> slot;  // of gradients of scores
+  int turn;                // whose it is to make gradients of queries
+#endif
 
   __device__ __forceinline__ void start(const Params& params, u32 memory, int own_group) {
     group = own_group;
@@ -77,6 +83,13 @@ struct KeysConsumer {
     barriers = find_barriers(memory + kKeysBarriersOffset);
     key = work.first + group * 64 + warp_index() % 4 * 16 + lane_index() / 4;
     at = {};
+#if FW_ADD_QUERIES
+    all_keys = memory;
+    shared = memory + kSharedOffset;
+    sums = memory + kSumsOffset + group * kSumsStride;
+    slot = {};
+    turn = 0;
+#endif
 #if FW_SOFTCAP
     scale_log2 = params.softcap_log2;
 #else
@@ -196,6 +209,22 @@ struct KeysConsumer {
     }
   }
 
+#if FW_ADD_QUERIES
+  // Lays gradients of scores down where all consumers find them, keys as rows.
+  __device__ __forceinline__ void share(const u32 (&packed)[kStepQ / 16][4]) const {
+    const u32 tile = shared + slot.stage * kSharedStride;
+    const int row = group * 64 + warp_index() % 4 * 16 + lane_index() % 16;
+    wait_barrier(barriers.shared_empty + slot.stage * 8, slot.parity ^ 1);
+#pragma unroll
+    for (int pair = 0; pair < kStepQ / 16; ++pair)
+      store_matrices(element_address<kKeyRows, 128>(tile, row, pair * 16 + lane_index() / 16 * 8),
+                     packed[pair]);
+    fence_async_shared();
+    synchronize_warp();
+    if (lane_index() == 0) arrive(barriers.shared_full + slot.stage * 8);
+  }
+#endif
+
   // Writes 64 rows of a gradient, unless nobody wants it.
   __device__ __forceinline__ void write_keys(const float (&dk)[kHeadDim / 2],
                                              const Params& params) const {
@@ -306,6 +335,9 @@ __device__ __forceinline__ void consume_queries(const Params& params, u32 memory
   KeysConsumer consumer;
   consumer.start(params, memory, group);
   const Barriers& barriers = consumer.barriers;
+#if FW_ADD_QUERIES
+  const bool adds = params.dq != nullptr;
+#endif
   float dk[kHeadDim / 2] = {}, dv[kHeadDimV / 2] = {};
   wait_barrier(barriers.own_full, 0);
 #pragma unroll 1
@@ -331,16 +363,46 @@ __device__ __forceinline__ void consume_queries(const Params& params, u32 memory
     wait_products<1>();
     hold(gradients);
     consumer.differentiate(scores, gradients, packed_gradients);
+#if FW_ADD_QUERIES
+    if (adds) consumer.share(packed_gradients);
+#endif
     fence_products();
     start_gradient<kStepQ, kSwizzle>(dk, packed_gradients, queries);
     wait_products<1>();
     hold(dv);
     release(barriers.second_empty + at.stage * 8);
+#if FW_ADD_QUERIES
+    if (adds && consumer.turn == group) {
+      const u32 slot = consumer.slot.stage;
+      float dq[kHeadDim / 2];
+      wait_barrier(barriers.shared_full + slot * 8, consumer.slot.parity);
+      fence_products();
+      start_queries(dq, consumer.shared + slot * kSharedStride, consumer.all_keys);
+      wait_products<1>();
+      hold(dk);
+      release_first(barriers, at.stage);
+      wait_products<0>();
+      hold(dq);
+      release(barriers.shared_empty + slot * 8);
+      add_queries(dq, consumer.sums,
+                  tile_sums(params, consumer.work.batch, step.head, step.first), group);
+    } else {
+      wait_products<0>();
+      hold(dk);
+      release_first(barriers, at.stage);
+    }
+    consumer.slot.advance();
+    consumer.turn = consumer.turn + 1 == kConsumers ? 0 : consumer.turn + 1;
+#else
     wait_products<0>();
     hold(dk);
     release_first(barriers, at.stage);
+#endif
     at.advance();
   }
+#if FW_ADD_QUERIES
+  synchronize_named(2 + kConsumers, 128 * kConsumers);  // the keys of all are read no more
+#endif
   consumer.write_values(dv, params);
   consumer.write_keys(dk, params);
   wait_for_output();

@@ -7,6 +7,9 @@
 struct Barriers {
   u32 own_full;
   u32 first_full, first_empty, second_full, second_empty;
+#if FW_ADD_QUERIES
+  u32 shared_full, shared_empty;  // gradients of scores that consumers share
+#endif
 
   // `tellers`: who arrive when the first tile of a stage is there.
   __device__ __forceinline__ void make(int tellers) const {
@@ -18,6 +21,13 @@ struct Barriers {
       init_barrier(second_full + stage * 8, 1);
       init_barrier(second_empty + stage * 8, kConsumers);
     }
+#if FW_ADD_QUERIES
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot) {
+      init_barrier(shared_full + slot * 8, 4 * kConsumers);  // warps
+      init_barrier(shared_empty + slot * 8, 1);
+    }
+#endif
     publish_barriers();
   }
 };
@@ -29,6 +39,10 @@ __device__ __forceinline__ Barriers find_barriers(u32 place) {
   barriers.first_empty = barriers.first_full + kStages * 8;
   barriers.second_full = barriers.first_empty + kStages * 8;
   barriers.second_empty = barriers.second_full + kStages * 8;
+#if FW_ADD_QUERIES
+  barriers.shared_full = barriers.second_empty + kStages * 8;
+  barriers.shared_empty = barriers.shared_full + kSlots * 8;
+#endif
   return barriers;
 }
 

@@ -44,3 +44,25 @@ __device__ __forceinline__ void pack(u32 (&packed)[kColumns / 16][4],
   for (int i = 0; i < kColumns / 4; ++i)
     packed[i / 4][i % 4] = pack_pair(sums[2 * i], sums[2 * i + 1]);
 }
+
+#if FW_ADD_QUERIES
+// Starts sums = gradients^T keys: kKeyRows rows of gradients of scores, of 64 queries, by the keys
+// of all consumers.
+__device__ __forceinline__ void start_queries(float (&sums)[kHeadDim / 2], u32 gradients,
+                                              u32 keys) {
+  const u64 a_tile = tile_descriptor<128>(uniform_address(gradients), 1024, kKeyRows * 128);
+  const u64 b_tile = tile_descriptor<kSwizzle>(uniform_address(keys), 8 * kSwizzle, 64 * kSwizzle);
+#pragma unroll
+  for (int step = 0; step < kKeyRows / 16; ++step) {
+    const u64 a_step = advance_descriptor(a_tile, step * 16 * 128);
+    const u64 b_step =
+        advance_descriptor(b_tile, step / 4 * kOwnKeysStride + step % 4 * 16 * kSwizzle);
+    if (step == 0) {
+      multiply_first_queries(sums, a_step, b_step);
+    } else {
+      multiply_queries(sums, a_step, b_step);
+    }
+  }
+  commit_products();
+}
+#endif
