@@ -152,10 +152,10 @@ std::string why(const Selection& selection) {
     case Choice::measured_near:
       return fmt::format("it won a measured search for the neighbouring bucket {}",
                          selection.bucket);
-    case Choice::shipped:
-      return fmt::format("shipped tuning result of {}", selection.origin);
     case Choice::predicted:
       return "the model ranks it first; nothing was measured yet";
+    case Choice::shipped:
+      return fmt::format("shipped tuning result of {}", selection.origin);
     case Choice::by_default:
       return "nothing was tuned for this slot yet: it is the family's default";
   }

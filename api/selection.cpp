@@ -26,8 +26,8 @@ std::string why_not(const Decision& decision, const Problem& problem, const Devi
 }  // namespace
 
 const char* to_string(Choice choice) {
-  constexpr std::array kNames = {"config",  "measured",  "measured nearby",
-                                 "shipped", "predicted", "default"};
+  constexpr std::array kNames = {"config",    "measured", "measured nearby",
+                                 "predicted", "shipped",  "default"};
   return kNames[static_cast<std::size_t>(choice)];
 }
 
@@ -74,13 +74,13 @@ Selection select_schedule(const Config& config, const Problem& problem, const De
     if (decision.grade == Grade::measured && bucket_distance(near.bucket, slot.bucket) <= 1 &&
         take(decision, near.bucket, Choice::measured_near))
       return out;
+  if (own && own->grade == Grade::predicted && take(*own, slot.bucket, Choice::predicted))
+    return out;
   if (const Shipped found = find_shipped(shipped, slot);
       found.decision != nullptr && take(*found.decision, slot.bucket, Choice::shipped)) {
     out.origin = found.file->origin();
     return out;
   }
-  if (own && own->grade == Grade::predicted && take(*own, slot.bucket, Choice::predicted))
-    return out;
   out.schedule = family.default_schedule(problem, device, shape);
   return out;
 }

@@ -10,7 +10,7 @@
 
 namespace flashwright {
 
-enum class Choice { config, measured, measured_near, shipped, predicted, by_default };
+enum class Choice { config, measured, measured_near, predicted, shipped, by_default };
 const char* to_string(Choice choice);
 
 struct Selection {
@@ -22,8 +22,8 @@ struct Selection {
   std::vector<std::string> passed_over;  // better evidence that cannot run, and why
 };
 
-// In this order: a schedule in the Config, a measured winner of the bucket, one of a bucket nearby, the
-// shipped winner of the bucket, a predicted one, the family's default. A stored or shipped schedule
+// In this order: a schedule in the Config, a measured winner of the bucket, one of a bucket nearby, a
+// predicted one, the shipped winner of the bucket, the family's default. A stored or shipped schedule
 // that is no longer legal is passed over.
 Selection select_schedule(const Config& config, const Problem& problem, const DeviceInfo& device,
                           const Shape& shape, const Family& family, TuningStore& store,

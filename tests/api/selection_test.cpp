@@ -92,7 +92,7 @@ TEST_CASE("evidence is preferred in the order: Config, measured, measured nearby
   CHECK(to_string(c.choose().schedule) == kSchedules[2]);
 }
 
-TEST_CASE("a shipped winner goes before a prediction and the default, not before one's own") {
+TEST_CASE("a shipped winner goes before the default, not before what one's own store has") {
   Choosing c;
   c.ship(c.slot({4, 16, 16, 100000, 100000}), kSchedules[1]);
   CHECK(c.choose().choice == Choice::by_default);
@@ -105,10 +105,10 @@ TEST_CASE("a shipped winner goes before a prediction and the default, not before
   Decision predicted;
   predicted.schedule = kSchedules[1];
   c.store.put_decision(c.slot(), predicted);
-  CHECK(c.choose().choice == Choice::shipped);
+  CHECK(c.choose().choice == Choice::predicted);
+  CHECK(c.choose().origin == "");
   c.measured(c.slot({4, 16, 16, 4000, 1000}), kSchedules[1]);
   CHECK(c.choose().choice == Choice::measured_near);
-  CHECK(c.choose().origin == "");
   c.measured(c.slot(), kSchedules[1]);
   CHECK(c.choose().choice == Choice::measured);
   c.config.schedule = kSchedules[2];
