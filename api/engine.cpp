@@ -118,7 +118,7 @@ void Engine::require_present(const Request& request, const char* who) const {
 
 Selection Engine::select(const Request& request, const Shape& shape) {
   return select_schedule(request.config, request.problem, request.device, shape, *request.family,
-                         tuning_);
+                         tuning_, shipped_decisions());
 }
 
 const Kernel* Engine::find(std::string_view json, const Shape* shape) {
@@ -144,7 +144,7 @@ const Kernel* Engine::get_kernel(std::string_view json, const Shape* shape, Effo
   const Shape wanted = shape != nullptr ? *shape : typical_shape();
   Selection selection = select(request, wanted);
   if (effort == Effort::tune && selection.choice != Choice::config &&
-      selection.choice != Choice::measured) {
+      selection.choice != Choice::measured && selection.choice != Choice::shipped) {
     TuneOptions quick;
     quick.budget_s = kQuickBudget;
     tune(json, wanted, nullptr, quick);
@@ -259,8 +259,11 @@ TuneReport Engine::tune(std::string_view json, const Shape& shape, const DeviceI
   Backend& backend = backend_for(request.problem.target.backend);
   if (!request.device.present && !backend.compiler_missing().empty())
     throw Error(Status::unavailable, backend.compiler_missing());
-  const TuneRequest what = {request.config, request.problem, *request.family,
-                            backend,        request.device,  shape};
+  TuneRequest what = {request.config, request.problem, *request.family,
+                      backend,        request.device,  shape};
+  const Slot slot = make_slot(request.problem, request.device, shape);
+  if (const Shipped found = find_shipped(shipped_decisions(), slot); found.decision != nullptr)
+    what.known = found.decision->schedule;
   TuneReport report = flashwright::tune(what, artifacts_, tuning_, options);
   forget_requests();
   return report;

@@ -6,10 +6,12 @@
 #include <charconv>
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "api/decisions.hpp"
 #include "api/devices.hpp"
 #include "core/device_profiles.hpp"
 #include "core/env.hpp"
@@ -84,6 +86,8 @@ json selection_json(const Selection& selection) {
     out["evidence"] = decision_json(*selection.decision);
     out["evidence_bucket"] = selection.bucket;
   }
+  if (!selection.origin.empty()) out["shipped_from"] = selection.origin;
+  if (!selection.passed_over.empty()) out["passed_over"] = selection.passed_over;
   return out;
 }
 
@@ -123,14 +127,16 @@ json import_json(const ImportReport& report) {
 
 // An export holds the records of both stores, one after the other, each behind a header line.
 struct ExportParts {
-  std::stringstream kernels, tuning;
+  std::stringstream kernels, tuning, decisions;
 };
 ExportParts split_export(std::istream& in) {
   ExportParts parts;
   std::stringstream* part = &parts.kernels;  // what has no header is refused there
   for (std::string line; std::getline(in, line);) {
     if (line.starts_with("{\"flashwright\":"))
-      part = line.find("tuning") != std::string::npos ? &parts.tuning : &parts.kernels;
+      part = line.find(kDecisionRecords) != std::string::npos ? &parts.decisions
+             : line.find("tuning") != std::string::npos       ? &parts.tuning
+                                                              : &parts.kernels;
     *part << line << '\n';
   }
   return parts;
@@ -148,6 +154,8 @@ std::string why(const Selection& selection) {
                          selection.bucket);
     case Choice::predicted:
       return "the model ranks it first; nothing was measured yet";
+    case Choice::shipped:
+      return fmt::format("shipped tuning result of {}", selection.origin);
     case Choice::by_default:
       return "nothing was tuned for this slot yet: it is the family's default";
   }
@@ -408,15 +416,29 @@ json cache_prune(Engine& engine, const std::string& bytes) {
           {"bytes", engine.artifacts().total_bytes()}};
 }
 
-json cache_export(Engine& engine, const std::string& path) {
-  const std::string part = path + ".new";  // appears complete or not at all
+// The file appears complete or not at all.
+void write_export(const std::string& path, const std::function<void(std::ostream&)>& write) {
+  const std::string part = path + ".new";
   std::ofstream file(part, std::ios::binary);
-  const std::int64_t kernels = engine.artifacts().export_lines(file);
-  const std::int64_t records = engine.tuning().export_lines(file);
+  write(file);
   file.close();
   if (!file || std::rename(part.c_str(), path.c_str()) != 0)
     throw Error(Status::io_error, fmt::format("cache export: cannot write '{}'", path));
+}
+
+json cache_export(Engine& engine, const std::string& path) {
+  std::int64_t kernels = 0, records = 0;
+  write_export(path, [&](std::ostream& file) {
+    kernels = engine.artifacts().export_lines(file);
+    records = engine.tuning().export_lines(file);
+  });
   return {{"kernels", kernels}, {"tuning", records}};
+}
+
+json cache_export_decisions(Engine& engine, const std::string& path) {
+  const DecisionFile decisions = decisions_to_export(engine);
+  write_export(path, [&](std::ostream& file) { file << to_text(decisions); });
+  return {{"decisions", decisions.decisions.size()}, {"device", decisions.device}};
 }
 
 json cache_import(Engine& engine, const std::string& path) {
@@ -428,6 +450,8 @@ json cache_import(Engine& engine, const std::string& path) {
     out["kernels"] = import_json(engine.artifacts().import_lines(parts.kernels));
   if (parts.tuning.rdbuf()->in_avail() != 0)
     out["tuning"] = import_json(engine.tuning().import_lines(parts.tuning));
+  if (parts.decisions.rdbuf()->in_avail() != 0)
+    out["decisions"] = import_json(engine.tuning().import_decisions(parts.decisions));
   if (out.is_null())
     throw Error(Status::bad_argument, fmt::format("cache import: '{}' is empty", path));
   return out;
@@ -437,10 +461,11 @@ struct CacheOperation {
   const char* name;
   json (*run)(Engine& engine, const std::string& argument);
 };
-constexpr CacheOperation kCacheOperations[] = {{"path", cache_path},    {"ls", cache_ls},
-                                               {"show", cache_show},    {"verify", cache_verify},
-                                               {"prune", cache_prune},  {"export", cache_export},
-                                               {"import", cache_import}};
+constexpr CacheOperation kCacheOperations[] = {
+    {"path", cache_path},     {"ls", cache_ls},
+    {"show", cache_show},     {"verify", cache_verify},
+    {"prune", cache_prune},   {"export", cache_export},
+    {"import", cache_import}, {"export-decisions", cache_export_decisions}};
 
 }  // namespace
 

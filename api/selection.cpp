@@ -12,31 +12,35 @@
 namespace flashwright {
 namespace {
 
-// The schedule of a decision, if it can still run.
-std::optional<Schedule> usable(const Decision& decision, const Problem& problem,
-                               const DeviceInfo& device, const Shape& shape, const Family& family) {
+// Why a stored schedule cannot run; "" if it can, and then it is in `out`.
+std::string why_not(const Decision& decision, const Problem& problem, const DeviceInfo& device,
+                    const Shape& shape, const Family& family, Schedule& out) {
   try {
-    const Schedule schedule = parse_schedule(decision.schedule);
-    const Candidate candidate = family.consider(problem, device, shape, schedule);
-    if (candidate.rejected.empty()) return schedule;
-    log(LogLevel::info, fmt::format("stored schedule {} of {} is passed over: {}",
-                                    decision.schedule, to_string(problem), candidate.rejected));
+    out = parse_schedule(decision.schedule);
+    return family.consider(problem, device, shape, out).rejected;
   } catch (const Error& error) {
-    log(LogLevel::info, fmt::format("stored schedule {} of {} is passed over: {}",
-                                    decision.schedule, to_string(problem), error.message));
+    return error.message;
   }
-  return std::nullopt;
 }
 
 }  // namespace
 
 const char* to_string(Choice choice) {
-  constexpr std::array kNames = {"config", "measured", "measured nearby", "predicted", "default"};
+  constexpr std::array kNames = {"config",    "measured", "measured nearby",
+                                 "predicted", "shipped",  "default"};
   return kNames[static_cast<std::size_t>(choice)];
 }
 
+Shipped find_shipped(const std::vector<DecisionFile>& files, const Slot& slot) {
+  for (const DecisionFile& file : files)
+    if (const auto found = file.decisions.find(slot); found != file.decisions.end())
+      return {&file, &found->second};
+  return {};
+}
+
 Selection select_schedule(const Config& config, const Problem& problem, const DeviceInfo& device,
-                          const Shape& shape, const Family& family, TuningStore& store) {
+                          const Shape& shape, const Family& family, TuningStore& store,
+                          const std::vector<DecisionFile>& shipped) {
   Selection out;
   if (!config.schedule.empty()) {
     out.schedule = parse_schedule(config.schedule);
@@ -50,9 +54,15 @@ Selection select_schedule(const Config& config, const Problem& problem, const De
   }
   const Slot slot = make_slot(problem, device, shape);
   const auto take = [&](const Decision& decision, const std::string& bucket_text, Choice choice) {
-    const std::optional<Schedule> schedule = usable(decision, problem, device, shape, family);
-    if (!schedule) return false;
-    out.schedule = *schedule;
+    Schedule schedule;
+    if (const std::string why = why_not(decision, problem, device, shape, family, schedule);
+        !why.empty()) {
+      out.passed_over.push_back(fmt::format("{}: {}", decision.schedule, why));
+      log(LogLevel::info, fmt::format("stored schedule {} of {} is passed over: {}",
+                                      decision.schedule, to_string(problem), why));
+      return false;
+    }
+    out.schedule = schedule;
     out.choice = choice;
     out.decision = decision;
     out.bucket = bucket_text;
@@ -64,7 +74,13 @@ Selection select_schedule(const Config& config, const Problem& problem, const De
     if (decision.grade == Grade::measured && bucket_distance(near.bucket, slot.bucket) <= 1 &&
         take(decision, near.bucket, Choice::measured_near))
       return out;
-  if (own && take(*own, slot.bucket, Choice::predicted)) return out;
+  if (own && own->grade == Grade::predicted && take(*own, slot.bucket, Choice::predicted))
+    return out;
+  if (const Shipped found = find_shipped(shipped, slot);
+      found.decision != nullptr && take(*found.decision, slot.bucket, Choice::shipped)) {
+    out.origin = found.file->origin();
+    return out;
+  }
   out.schedule = family.default_schedule(problem, device, shape);
   return out;
 }

@@ -15,7 +15,6 @@ using nlohmann::json;
 
 constexpr std::string_view kDigits =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-constexpr int kFormVersion = 1;
 constexpr std::size_t kProblemsKept = 10;
 
 constexpr std::array<std::int8_t, 256> digit_values() {

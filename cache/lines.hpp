@@ -15,6 +15,8 @@
 
 namespace flashwright {
 
+inline constexpr int kFormVersion = 1;
+
 std::string to_base64(std::string_view bytes);
 std::optional<std::string> from_base64(std::string_view text);  // nothing when it is not base64
 

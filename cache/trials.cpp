@@ -1,8 +1,11 @@
 #include "cache/trials.hpp"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <set>
@@ -10,6 +13,7 @@
 #include "cache/key.hpp"
 #include "cache/lines.hpp"
 #include "cache/tuning_table.hpp"
+#include "core/version.hpp"
 
 namespace flashwright {
 namespace {
@@ -219,6 +223,36 @@ ImportReport TuningStore::import_lines(std::istream& in) {
   report.added = added;
   report.known = known;
   for (const Slot& slot : changed) rebuild(slot);
+  return report;
+}
+
+DecisionFile TuningStore::decisions_on(const std::string& device_class, const std::string& name) {
+  DecisionFile file;
+  file.device = name;
+  file.device_class = device_class;
+  file.tool = fmt::format("flashwright {}", kVersion);
+  std::int64_t latest = 0;
+  for (const SlotSummary& row : list()) {
+    if (row.slot.device != device_class || !row.decision || row.decision->grade != Grade::measured)
+      continue;
+    file.policy = row.slot.policy;
+    file.decisions.emplace(row.slot, *row.decision);
+    latest = std::max(latest, row.decision->at);
+  }
+  file.date = fmt::format("{:%Y-%m-%d}", fmt::gmtime(static_cast<std::time_t>(latest / 1000000)));
+  return file;
+}
+
+ImportReport TuningStore::import_decisions(std::istream& in) {
+  DecisionFile file;
+  ImportReport report = read_decisions(in, file);
+  database_->write([&](Connection& connection) {
+    report.added = 0;
+    for (const auto& [slot, decision] : file.decisions)
+      if (merge_record(connection, {slot, RecordKind::decision, to_text(decision)})) ++report.added;
+    return true;
+  });
+  report.known = static_cast<std::int64_t>(file.decisions.size()) - report.added;
   return report;
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cache/decide.hpp"
+#include "cache/decision_file.hpp"
 #include "cache/store.hpp"
 #include "cache/tuning_row.hpp"
 
@@ -56,6 +57,12 @@ class TuningStore {
   // taken over but made again, and counts as added where there was none.
   std::int64_t export_lines(std::ostream& out);
   ImportReport import_lines(std::istream& in);
+
+  // The measured winners of one class of device; `name` is what people call it.
+  DecisionFile decisions_on(const std::string& device_class, const std::string& name);
+
+  // Takes the winners of such a file. What follows from trials that are here stays.
+  ImportReport import_decisions(std::istream& in);
 
  private:
   std::vector<Slot> slots();

@@ -115,9 +115,16 @@ Exit run_prune(Context& context, const std::string& size) {
   });
 }
 
-void print_export(const Json& report) {
-  print(fmt::format("exported {} and {}\n", counted(report.value("kernels", 0), "kernel"),
-                    counted(report.value("tuning", 0), "tuning record")));
+Exit run_export(Context& context, const std::string& file, bool decisions) {
+  if (decisions)
+    return run_simple(context, "export-decisions", file, [](const Json& report) {
+      print(fmt::format("exported {} of {}\n", counted(report.value("decisions", 0), "decision"),
+                        report.value("device", "")));
+    });
+  return run_simple(context, "export", file, [](const Json& report) {
+    print(fmt::format("exported {} and {}\n", counted(report.value("kernels", 0), "kernel"),
+                      counted(report.value("tuning", 0), "tuning record")));
+  });
 }
 
 }  // namespace
@@ -147,10 +154,15 @@ void add_cache(CLI::App& app, Context& context) {
       [&context, argument] { return run_prune(context, *argument); })
       ->add_option("size", *argument,
                    "bytes to keep, e.g. 100M; 0 drops all (default: the store's limit)");
-  add("export", "Write both stores to a file of JSON lines",
-      [&context, argument] { return run_simple(context, "export", *argument, &print_export); })
-      ->add_option("file", *argument, "the file")
-      ->required();
+  const auto decisions = std::make_shared<bool>(false);
+  CLI::App* const write =
+      add("export", "Write both stores to a file of JSON lines",
+          [&context, argument, decisions] { return run_export(context, *argument, *decisions); });
+  write->add_option("file", *argument, "the file")->required();
+  write->add_flag("--decisions", *decisions,
+                  "only the measured winners of one device, one short line each, as share/tuned/ "
+                  "holds them");
+  context.add_device(*write);
   add("import",
       "Add the records of an exported file; nothing is executed or trusted beyond its digest",
       [&context, argument] { return run_import(context, *argument); })

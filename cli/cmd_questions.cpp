@@ -36,9 +36,15 @@ std::string evidence_text(const Json& evidence, const std::string& bucket) {
   std::string text =
       fmt::format("{} for {}: {} candidates measured, {} failed", evidence.value("grade", ""),
                   bucket, evidence.value("measured", 0), evidence.value("failed", 0));
+  const bool from_elsewhere = evidence.value("measured", 0) == 0;
   if (evidence.value("grade", "") == "predicted")
     text = fmt::format("predicted by the model for {}; {} faster than the default {}", bucket,
                        percent_text(evidence.value("gain", 0.0)), evidence.value("default", ""));
+  else if (from_elsewhere && evidence.value("gain", 0.0) > 0)
+    text = fmt::format("measured elsewhere for {}; {} faster than the default {}", bucket,
+                       percent_text(evidence.value("gain", 0.0)), evidence.value("default", ""));
+  else if (from_elsewhere)
+    text = fmt::format("measured elsewhere for {}: the default won", bucket);
   else if (evidence.value("schedule", "") != evidence.value("default", ""))
     text += fmt::format("; {} faster than the default {} (95 %: {} .. {})",
                         percent_text(evidence.value("gain", 0.0)), evidence.value("default", ""),
@@ -97,6 +103,8 @@ Exit run_explain(Context& context, const Options& options) {
   print_field("kernel", fmt::format("family {}, schedule {}", report.value("family", ""),
                                     report.value("schedule", "")));
   print_field("why", report.value("why", ""));
+  for (const Json& schedule : report.value("passed_over", Json::array()))
+    print_field("not", schedule.get<std::string>());
   for (const Json& launch : report.value("slow", Json::array()))
     print_field("slow", launch.get<std::string>());
   if (report.contains("evidence"))

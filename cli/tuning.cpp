@@ -90,7 +90,7 @@ void tune_if_untuned(Context& context, const std::string& config, const flashwri
     return flashwright_explain(context.engine(), config.c_str(), &shape, text);
   });
   const std::string chosen = now.value("chosen_by", "");
-  if (chosen == "config" || chosen == "measured") return;
+  if (chosen == "config" || chosen == "measured" || chosen == "shipped") return;
   note(context,
        fmt::format("nothing was measured for this shape yet; tuning for up to {:.0f} s", seconds));
   if (tune_with_progress(context, config, &shape, {{"budget_s", seconds}}).interrupted)
@@ -102,6 +102,8 @@ std::string choice_text(const std::string& chosen_by) {
   if (chosen_by == "measured")
     return "the schedule won a measured search for this size on this device";
   if (chosen_by == "measured nearby") return "the schedule won a measured search for a size nearby";
+  if (chosen_by == "shipped")
+    return "the schedule won a measured search on such a device and came with the library";
   if (chosen_by == "predicted")
     return "the model ranks the schedule first; `flashwright tune` measures";
   return "the schedule is the default; `flashwright tune` looks for a faster one";

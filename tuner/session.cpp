@@ -370,6 +370,7 @@ TuneReport Session::run() {
   std::vector<Schedule> incumbents;
   if (const auto stored = store_.decision(report_.slot))
     incumbents.push_back(parse_schedule(stored->schedule));
+  if (!r_.known.empty()) incumbents.push_back(parse_schedule(r_.known));
   const SearchSpace space =
       search_space(r_.family, r_.problem, r_.device, r_.shape, incumbents, options_.seed);
   if (space.order.empty())

@@ -48,6 +48,7 @@ struct TuneRequest {
   Backend& backend;
   const DeviceInfo& device;  // `present` says whether anything can be measured
   Shape shape;
+  std::string known{};  // a schedule that was found fast elsewhere and is tried early; "": none
 };
 
 TuneReport tune(const TuneRequest& request, ArtifactStore& artifacts, TuningStore& store,

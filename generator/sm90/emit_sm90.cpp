@@ -62,7 +62,7 @@ std::vector<Line> memory(const Problem& problem, const Schedule& schedule) {
   const Layout sizes = layout(problem, schedule);
   std::vector<Constant> rows = {
       {"constexpr int kQueriesBytes = 64 * kPaddedDim * kElementBytes", "of one consumer"},
-      int_constant("kOwnBytes", sizes.own_bytes, "or its output"),
+      int_constant("kOwnBytes", sizes.own_bytes, "of them, or of its output"),
       {"constexpr int kKeysBytes = kTileKv * kPaddedDim * kElementBytes", "one stage"},
       {"constexpr int kValuesBytes = kTileKv * kPaddedDimV * kElementBytes", "one stage"},
       int_constant("kKeysOffset", sizes.keys_offset, "multiples of 1024"),
@@ -70,7 +70,7 @@ std::vector<Line> memory(const Problem& problem, const Schedule& schedule) {
       int_constant("kValuesOffset", sizes.values_offset, ""),
       int_constant("kValuesStride", (sizes.work_offset - sizes.values_offset) / schedule.stages,
                    ""),
-      int_constant("kWorkOffset", sizes.work_offset, "which query tiles those are"),
+      int_constant("kWorkOffset", sizes.work_offset, "which query tiles are at hand"),
       int_constant("kWorkBytes", sizes.work_bytes, ""),
       int_constant("kBarriersOffset", sizes.barriers_offset, ""),
       {"constexpr int kBarriers = 2 * kQueryStages * kConsumers + 4 * kStages", ""},

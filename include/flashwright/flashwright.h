@@ -259,8 +259,8 @@ FLASHWRIGHT_API flashwright_status flashwright_check(const char* config,
 /* What this machine has: devices, compilers, stores, environment; JSON. */
 FLASHWRIGHT_API flashwright_status flashwright_doctor(flashwright_engine* engine, char** report);
 /* Work on the stores. operation: "path", "ls", "show" (argument: the start of a key), "verify",
- * "prune" (argument: bytes to keep, or empty for the limit), "export" and "import" (argument: a
- * file). JSON. */
+ * "prune" (argument: bytes to keep, or empty for the limit), "export", "import" and
+ * "export-decisions" (argument: a file). JSON. */
 FLASHWRIGHT_API flashwright_status flashwright_cache(flashwright_engine* engine,
                                                      const char* operation, const char* argument,
                                                      char** report);

@@ -1,10 +1,5 @@
 //~ TMA: boxes of a tensor and rows of bytes between global and shared memory, by one thread.
 
-// Describes a tensor in global memory, its box and its swizzle; made by the driver.
-struct alignas(64) TensorMap {
-  u64 word[16];
-};
-
 // Shared memory whose address is a multiple of 1024: a swizzled tile starts where its pattern does.
 __device__ __forceinline__ u32 swizzled_memory() {
   extern __shared__ __align__(1024) unsigned char tiles[];

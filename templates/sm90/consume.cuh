@@ -1,19 +1,23 @@
 //~ The loops of a consumer warpgroup: over query tiles, and over the keys of each.
-//~
-//~ A consumer computes 64 rows of the output of one head. It walks over the keys in tiles and
-//~ keeps, for each row, the largest score, the sum of the weights relative to it, and the weighted
-//~ sum of the values. The values of a tile are multiplied while the next scores become weights.
 
-// One query tile. Returns false if there is none left.
+// One query tile, of which this consumer computes 64 rows. It walks over the keys in tiles and
+// keeps, for each row, the largest score, the sum of the weights relative to it, and the weighted
+// sum of the values. The values of a tile are multiplied while the next scores become weights.
+// Returns false if no query tile is left.
 __device__ __forceinline__ bool consume_tile(Consumer& consumer, const Params& params, u32 memory) {
+#if FW_PERSISTENT || FW_BLOCKS
   const int stage = consumer.walk.queries.stage;
+#endif
   float out[kRowTiles][kDimTiles][4] = {};
   RowState rows[kRowTiles][2] = {{{-infinity(), 0.0f}, {-infinity(), 0.0f}}};
   const QueryTile work = consumer.wait_for_work(memory);
 #if FW_PERSISTENT
   if (work.batch == kNoTile) return false;
 #endif
-  consumer.begin(params, work, memory, stage);
+#if FW_BLOCKS
+  consumer.tiles.done = !told_keys(memory, stage);
+#endif
+  consumer.begin(params, work);
 #if !FW_BLOCKS
   consumer.pass_tiles(params, false);
 #endif
@@ -52,8 +56,8 @@ __device__ __forceinline__ bool consume_tile(Consumer& consumer, const Params& p
 #if !FW_BLOCKS
   consumer.pass_tiles(params, true);
 #endif
-  write_output(out, rows, numerator(params), consumer.scale_log2, params, work, consumer.queries,
-               consumer.row, consumer.group);
+  write_output(out, rows, consumer.scale_log2, params, work, consumer.queries, consumer.row,
+               consumer.group);
 #if FW_PERSISTENT
   consumer.leave_output(stage * kConsumers + consumer.group);
 #endif

@@ -1,12 +1,5 @@
 //~ A consumer on its way: the steps that both loops over tiles are made of.
 
-#if FW_DROPOUT
-// Makes up for dropped weights.
-__device__ __forceinline__ float numerator(const Params& params) { return params.keep_scale; }
-#else
-__device__ __forceinline__ float numerator(const Params& params) { return 1.0f; }
-#endif
-
 // Where a consumer is on its walk over the keys.
 struct Consumer {
   int group;                  // which of the consumers
@@ -75,12 +68,9 @@ struct Consumer {
   }
 
   // Before the keys of a query tile.
-  __device__ __forceinline__ void begin(const Params& params, const QueryTile& work, u32 memory,
-                                        int stage) {
+  __device__ __forceinline__ void begin(const Params& params, const QueryTile& work) {
     own_keys.start(params, work, row, 64);
-#if FW_BLOCKS
-    tiles.done = !told_keys(memory, stage);
-#else
+#if !FW_BLOCKS
     tiles.start(params, work);
 #endif
     first_row = work.row_begin + row + warp_index() % 4 * 16;

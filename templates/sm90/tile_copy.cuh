@@ -1,7 +1,8 @@
 //~ Tiles in shared memory: slabs of kSwizzle bytes by all rows, in which the 16-byte chunks of a
 //~ row are swizzled. TMA writes and reads them; rows that TMA cannot address are copied by threads.
 
-// Where an element of a tile lies.
+// Where an element of a tile lies: in one of the slabs of kSwizzle bytes by all rows, in which the
+// 16-byte chunks of a row are swizzled.
 template <int kRows, int kSwizzle>
 __device__ __forceinline__ u32 element_address(u32 tile, int row, int column) {
   constexpr int kSlab = kSwizzle / 2;  // elements

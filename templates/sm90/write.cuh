@@ -50,13 +50,11 @@ __device__ __forceinline__ void copy_out(const Params& params, const QueryTile& 
   }
 }
 
-// Divides the outputs by their row sums and writes them, and the LSE. `numerator` makes up for
-// dropped weights.
+// Divides the outputs by their row sums and writes them, and the LSE.
 __device__ __forceinline__ void write_output(const float (&out)[kRowTiles][kDimTiles][4],
-                                             const RowState (&rows)[kRowTiles][2], float numerator,
-                                             float scale_log2, const Params& params,
-                                             const QueryTile& work, u32 tile, int own_row,
-                                             int group) {
+                                             const RowState (&rows)[kRowTiles][2], float scale_log2,
+                                             const Params& params, const QueryTile& work, u32 tile,
+                                             int own_row, int group) {
   const int lane = lane_index();
   const int first_row = work.row_begin + own_row + warp_index() % 4 * 16;
   float factor[2];
@@ -64,7 +62,11 @@ __device__ __forceinline__ void write_output(const float (&out)[kRowTiles][kDimT
   for (int half = 0; half < 2; ++half) {
     const float sum = quad_sum(rows[0][half].sum);
     const bool empty = sum == 0.0f;  // no visible key; a NaN is not empty
-    factor[half] = empty ? 0.0f : numerator * reciprocal_approx(sum);
+#if FW_DROPOUT
+    factor[half] = empty ? 0.0f : params.keep_scale * reciprocal_approx(sum);
+#else
+    factor[half] = empty ? 0.0f : reciprocal_approx(sum);
+#endif
     const int row = first_row + half * 8 + lane / 4;
     if (params.lse != nullptr && lane % 4 == 0 && row < work.row_end) {
       const float log2_sum = fused_multiply_add(rows[0][half].max, scale_log2, log2_approx(sum));

@@ -154,6 +154,9 @@ TEST_CASE("operations on the stores") {
   CHECK(run("export", file)["kernels"].get<std::size_t>() == list["kernels"].size());
   CHECK(run("prune", "0")["dropped"].get<std::size_t>() == list["kernels"].size());
   CHECK(run("ls")["kernels"].empty());
+  const std::string winners = folder / "winners.jsonl";
+  CHECK(run("export-decisions", winners) == json{{"decisions", 1}, {"device", "fake device"}});
+  CHECK(run("import", winners)["decisions"]["known"] == 1);
   const json imported = run("import", file);
   CHECK(imported["kernels"]["added"].get<std::size_t>() == list["kernels"].size());
   CHECK(imported["tuning"]["added"] == 0);

@@ -23,7 +23,22 @@ struct Choosing {
   DeviceInfo device = fake_device();
   TuningStore store{{":memory:", 0, ""}};
 
-  Selection choose() { return select_schedule(config, problem, device, kShape, *m.family, store); }
+  std::vector<DecisionFile> files;
+
+  Selection choose() {
+    return select_schedule(config, problem, device, kShape, *m.family, store, files);
+  }
+  void ship(const Slot& where, const std::string& schedule) {
+    DecisionFile file;
+    file.device = "some device";
+    file.date = "2026-11-30";
+    file.tool = "flashwright 0.1.0";
+    Decision decision;
+    decision.schedule = decision.baseline = schedule;
+    decision.grade = Grade::measured;
+    file.decisions.emplace(where, decision);
+    files.push_back(file);
+  }
   Slot slot(const Shape& shape = kShape) const { return make_slot(problem, device, shape); }
   void measured(const Slot& where, const std::string& schedule) {
     Trial trial;
@@ -75,6 +90,45 @@ TEST_CASE("evidence is preferred in the order: Config, measured, measured nearby
   c.config.schedule = kSchedules[2];
   CHECK(c.choose().choice == Choice::config);
   CHECK(to_string(c.choose().schedule) == kSchedules[2]);
+}
+
+TEST_CASE("a shipped winner goes before the default, not before what one's own store has") {
+  Choosing c;
+  c.ship(c.slot({4, 16, 16, 100000, 100000}), kSchedules[1]);
+  CHECK(c.choose().choice == Choice::by_default);
+  c.ship(c.slot(), kSchedules[2]);
+  CHECK(c.choose().choice == Choice::shipped);
+  CHECK(to_string(c.choose().schedule) == kSchedules[2]);
+  CHECK(c.choose().origin == "some device, 2026-11-30, flashwright 0.1.0");
+  CHECK(c.choose().bucket == c.slot().bucket);
+
+  Decision predicted;
+  predicted.schedule = kSchedules[1];
+  c.store.put_decision(c.slot(), predicted);
+  CHECK(c.choose().choice == Choice::predicted);
+  CHECK(c.choose().origin == "");
+  c.measured(c.slot({4, 16, 16, 4000, 1000}), kSchedules[1]);
+  CHECK(c.choose().choice == Choice::measured_near);
+  c.measured(c.slot(), kSchedules[1]);
+  CHECK(c.choose().choice == Choice::measured);
+  c.config.schedule = kSchedules[2];
+  CHECK(c.choose().choice == Choice::config);
+}
+
+TEST_CASE("a shipped schedule of another device, or one that can no longer run, is passed over") {
+  Choosing c;
+  Slot other = c.slot();
+  other.device = "another class";
+  c.ship(other, kSchedules[1]);
+  CHECK(c.choose().choice == Choice::by_default);
+  CHECK(c.choose().passed_over.empty());
+  c.ship(c.slot(), "q999.kv64.w4.st2");
+  CHECK(c.choose().choice == Choice::by_default);
+  CHECK(to_string(c.choose().schedule) == kSchedules[0]);
+  CHECK(c.choose().origin == "");
+  REQUIRE(c.choose().passed_over.size() == 1);
+  CHECK(contains(c.choose().passed_over[0], "q999.kv64.w4.st2: "));
+  CHECK(contains(c.choose().passed_over[0], "no such schedule"));
 }
 
 TEST_CASE("a stored schedule that can no longer run is passed over") {

@@ -1,10 +1,11 @@
 """The stores as the command line shows them, and the places where they cannot be."""
 
+import json
 import os
 import subprocess
 import unittest
 
-from support import BINARY, HAS_CPU, HAS_NVRTC, MINILM, CliTest, main, needs_cpu
+from support import BINARY, HAS_CPU, HAS_NVRTC, MINILM, SOURCE, CliTest, main, needs_cpu
 
 RUN = ["run", "--q", f"{MINILM}/q.npy", "--k", f"{MINILM}/k.npy", "--v", f"{MINILM}/v.npy", "--target", "cpu"]
 COMPILE = ["compile", "--head-dim", "32", "--target", "cpu" if HAS_CPU else "sm_80"]
@@ -88,6 +89,71 @@ class Cache(CliTest):
             result = self.run_cli("cache", *operation, "--json")
             self.assertIsInstance(result.json(), dict)
             self.assertEqual(result.err, "")
+
+
+class Decisions(CliTest):
+    """Winners as short lines: those that ship with the library, and those of a store."""
+
+    SHIPPED = os.path.join(SOURCE, "share", "tuned", "nvidia-h200.jsonl")
+    ASK = ["explain", "--device", "h200", "--head-dim", "128", "--mask", "causal", "--batch", "4", "--heads", "16",
+           "--seq", "4096"]
+
+    def setUp(self):
+        super().setUp()
+        with open(self.SHIPPED, encoding="utf-8") as file:
+            self.lines = file.read().splitlines()
+        question = {"problem": "forward bf16 d128 causal sm_90a", "bucket": "q12288 kv12288 full"}
+        rows = [json.loads(line) for line in self.lines]
+        self.schedule, = [row["schedule"] for row in rows if question.items() <= row.items()]
+
+    def import_lines(self, lines, code=0):
+        with open(self.path("some.jsonl"), "w", encoding="utf-8") as file:
+            file.write("\n".join(lines) + "\n")
+        result = self.run_cli("cache", "import", "some.jsonl")
+        self.assertEqual(result.code, code, str(result))
+        return result.out
+
+    def test_explain_tells_what_was_shipped(self):
+        text = self.ok(*self.ASK).out
+        for word in ["shipped tuning result of NVIDIA H200 SXM, 20", self.schedule, "measured elsewhere"]:
+            self.assertIn(word, text)
+        report = self.ok(*self.ASK, "--json").json()
+        self.assertEqual((report["chosen_by"], report["schedule"]), ("shipped", self.schedule))
+        self.assertTrue(report["shipped_from"].startswith("NVIDIA H200 SXM, "))
+        other = [{"h200": "h100"}.get(word, word) for word in self.ASK]
+        self.assertEqual(self.ok(*other, "--json").json()["chosen_by"], "default")
+
+    def test_a_winner_of_ones_own_goes_first_and_one_that_cannot_run_is_passed_over(self):
+        own = "q128.kv128.w12.st2.b1"
+        self.import_lines([line.replace(self.schedule, own) for line in self.lines])
+        report = self.ok(*self.ASK, "--json").json()
+        self.assertEqual((report["chosen_by"], report["schedule"]), ("measured", own))
+        bad = [line.replace(self.schedule, "q128.kv512.w12.st2.b1") for line in self.lines]
+        os.rename(self.path(".local"), self.path("older"))
+        self.import_lines(bad)
+        text = self.ok(*self.ASK).out
+        self.assertIn("not       q128.kv512.w12.st2.b1: ", text)
+        self.assertIn("shipped tuning result", text)
+
+    def test_export_is_what_was_imported(self):
+        self.fails(2, ["has none"], "cache", "export", "--decisions", "out.jsonl")
+        self.assertIn(f"decisions {len(self.lines) - 1} added, 0 known", self.import_lines(self.lines))
+        self.assertIn(f"0 added, {len(self.lines) - 1} known", self.import_lines(self.lines))
+        for device in [[], ["--device", "h200"]]:
+            self.assertIn(f"{len(self.lines) - 1} decisions of NVIDIA H200",
+                          self.ok("cache", "export", "--decisions", "out.jsonl", *device).out)
+            with open(self.path("out.jsonl"), encoding="utf-8") as file:
+                self.assertEqual(file.read().splitlines()[1:], self.lines[1:])
+        self.fails(2, ["sm_90a sms132", "device is"], "cache", "export", "--decisions", "x.jsonl", "--device", "a100")
+        self.assertFalse(os.path.exists(self.path("x.jsonl")))
+        other = [line.replace("sms132", "sms66") for line in self.lines]
+        self.import_lines(other)
+        self.fails(2, ["sms132", "sms66", "device"], "cache", "export", "--decisions", "x.jsonl")
+
+    def test_lines_that_are_wrong(self):
+        out = self.import_lines([*self.lines[:3], self.lines[3].replace("schedule", "plan")], code=9)
+        self.assertIn("2 added, 0 known already, 1 refused", out)
+        self.assertIn("line 4: the schedule is missing", out)
 
 
 @needs_cpu

@@ -1,5 +1,5 @@
 // The emitted files of tests/golden, compared as text. After a wanted change: fw_golden_tests --update-golden,
-// then read the difference as one reads code.
+// then read the difference as one reads code. So is the example for readers, in examples/emitted.
 #include <filesystem>
 #include <set>
 
@@ -43,6 +43,20 @@ TEST_CASE("emitted files are the golden ones") {
     INFO(kernel.name << ": " << difference(golden, text));
     CHECK(golden == text);
   }
+}
+
+TEST_CASE("the example for readers is what is emitted by default") {
+  const std::string file =
+      std::string(FW_SOURCE_DIR) + "/examples/emitted/sm90_bf16_d128_causal.cu";
+  const Problem problem =
+      normalise(config_from_json(R"({"head_dim":128,"mask":"causal"})"), parse_target("sm_90a"));
+  const Schedule schedule = sm90_family().default_schedule(problem, assumed_device(problem.target),
+                                                           {4, 16, 16, 4096, 4096});
+  const std::string text = sm90_family().emit(problem, schedule).text;
+  if (has_argument("--update-golden")) test::write_file(file, text);
+  const std::string example = test::read_file(file);
+  INFO(difference(example, text));
+  CHECK(example == text);
 }
 
 TEST_CASE("there is no golden file that nobody emits") {

@@ -29,51 +29,6 @@ struct alignas(64) TensorMap {
   u64 word[16];
 };
 
-// Shared memory whose address is a multiple of 1024: a swizzled tile starts where its pattern does.
-__device__ __forceinline__ u32 swizzled_memory() {
-  extern __shared__ __align__(1024) unsigned char tiles[];
-  return static_cast<u32>(__cvta_generic_to_shared(tiles));
-}
-
-__device__ __forceinline__ void prefetch_map(const TensorMap& map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
-
-// Starts to load the box that begins at element (x, y, z, w), x along the row. What lies outside of
-// the tensor becomes 0 and counts all the same: `barrier` gets the bytes of the whole box. For this
-// and all other boxes x is a multiple of 16 bytes, even outside: else the instruction is illegal.
-__device__ __forceinline__ void load_box(u32 shared, const TensorMap& map, u32 barrier, int x,
-                                         int y, int z, int w) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared),
-      "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w)
-      : "memory");
-}
-
-// Starts to store a box. What lies behind the ends of the tensor is left out, if its rows are
-// multiples of 16 bytes; nothing may lie before it: x, y, z and w are at least 0. Belongs to the
-// open group of stores of this thread.
-__device__ __forceinline__ void store_box(const TensorMap& map, u32 shared, int x, int y, int z,
-                                          int w) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(
-          &map),
-      "r"(shared), "r"(x), "r"(y), "r"(z), "r"(w)
-      : "memory");
-}
-
-// Closes the group of the stores that this thread has started.
-__device__ __forceinline__ void commit_stores() {
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-
-// Waits until at most kPending groups still read from shared memory.
-template <int kPending>
-__device__ __forceinline__ void wait_stores_read() {
-  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
-}
-
 constexpr int kConsumers = 2;            // warpgroups of 64 query rows; one more produces
 constexpr int kTileQ = 64 * kConsumers;  // query rows per block
 constexpr int kTileKv = 128;             // keys per step
@@ -102,14 +57,14 @@ constexpr float kLog2E = 1.4426950408889634f;
 constexpr float kLargeExponent = 256.0f;  // from here on one rounding would show
 
 constexpr int kQueriesBytes = 64 * kPaddedDim * kElementBytes;       // of one consumer
-constexpr int kOwnBytes = 8192;                                      // or its output
+constexpr int kOwnBytes = 8192;                                      // of them, or of its output
 constexpr int kKeysBytes = kTileKv * kPaddedDim * kElementBytes;     // one stage
 constexpr int kValuesBytes = kTileKv * kPaddedDimV * kElementBytes;  // one stage
 constexpr int kKeysOffset = 16384;                                   // multiples of 1024
 constexpr int kKeysStride = 16384;
 constexpr int kValuesOffset = 49152;
 constexpr int kValuesStride = 16384;
-constexpr int kWorkOffset = 81920;  // which query tiles those are
+constexpr int kWorkOffset = 81920;  // which query tiles are at hand
 constexpr int kWorkBytes = 16;
 constexpr int kBarriersOffset = 81936;
 constexpr int kBarriers = 2 * kQueryStages * kConsumers + 4 * kStages;
@@ -261,6 +216,51 @@ __device__ __forceinline__ Value load_global(const Value* pointer) {
 template <typename Value>
 __device__ __forceinline__ void store_global(Value* pointer, Value value) {
   *pointer = value;
+}
+
+// Shared memory whose address is a multiple of 1024: a swizzled tile starts where its pattern does.
+__device__ __forceinline__ u32 swizzled_memory() {
+  extern __shared__ __align__(1024) unsigned char tiles[];
+  return static_cast<u32>(__cvta_generic_to_shared(tiles));
+}
+
+__device__ __forceinline__ void prefetch_map(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
+// Starts to load the box that begins at element (x, y, z, w), x along the row. What lies outside of
+// the tensor becomes 0 and counts all the same: `barrier` gets the bytes of the whole box. For this
+// and all other boxes x is a multiple of 16 bytes, even outside: else the instruction is illegal.
+__device__ __forceinline__ void load_box(u32 shared, const TensorMap& map, u32 barrier, int x,
+                                         int y, int z, int w) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(shared),
+      "l"(&map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w)
+      : "memory");
+}
+
+// Starts to store a box. What lies behind the ends of the tensor is left out, if its rows are
+// multiples of 16 bytes; nothing may lie before it: x, y, z and w are at least 0. Belongs to the
+// open group of stores of this thread.
+__device__ __forceinline__ void store_box(const TensorMap& map, u32 shared, int x, int y, int z,
+                                          int w) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(
+          &map),
+      "r"(shared), "r"(x), "r"(y), "r"(z), "r"(w)
+      : "memory");
+}
+
+// Closes the group of the stores that this thread has started.
+__device__ __forceinline__ void commit_stores() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+// Waits until at most kPending groups still read from shared memory.
+template <int kPending>
+__device__ __forceinline__ void wait_stores_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
 // Makes an mbarrier of 8 bytes whose phases end after `count` arrivals. Once for each barrier, then
@@ -840,7 +840,8 @@ __device__ __forceinline__ void release(u32 barrier) {
   if (thread_index() % 128 == 0) arrive(barrier);
 }
 
-// Where an element of a tile lies.
+// Where an element of a tile lies: in one of the slabs of kSwizzle bytes by all rows, in which the
+// 16-byte chunks of a row are swizzled.
 template <int kRows, int kSwizzle>
 __device__ __forceinline__ u32 element_address(u32 tile, int row, int column) {
   constexpr int kSlab = kSwizzle / 2;  // elements
@@ -1094,13 +1095,11 @@ __device__ __forceinline__ void copy_out(const Params& params, const QueryTile& 
   }
 }
 
-// Divides the outputs by their row sums and writes them, and the LSE. `numerator` makes up for
-// dropped weights.
+// Divides the outputs by their row sums and writes them, and the LSE.
 __device__ __forceinline__ void write_output(const float (&out)[kRowTiles][kDimTiles][4],
-                                             const RowState (&rows)[kRowTiles][2], float numerator,
-                                             float scale_log2, const Params& params,
-                                             const QueryTile& work, u32 tile, int own_row,
-                                             int group) {
+                                             const RowState (&rows)[kRowTiles][2], float scale_log2,
+                                             const Params& params, const QueryTile& work, u32 tile,
+                                             int own_row, int group) {
   const int lane = lane_index();
   const int first_row = work.row_begin + own_row + warp_index() % 4 * 16;
   float factor[2];
@@ -1108,7 +1107,7 @@ __device__ __forceinline__ void write_output(const float (&out)[kRowTiles][kDimT
   for (int half = 0; half < 2; ++half) {
     const float sum = quad_sum(rows[0][half].sum);
     const bool empty = sum == 0.0f;  // no visible key; a NaN is not empty
-    factor[half] = empty ? 0.0f : numerator * reciprocal_approx(sum);
+    factor[half] = empty ? 0.0f : reciprocal_approx(sum);
     const int row = first_row + half * 8 + lane / 4;
     if (params.lse != nullptr && lane % 4 == 0 && row < work.row_end) {
       const float log2_sum = fused_multiply_add(rows[0][half].max, scale_log2, log2_approx(sum));
@@ -1131,8 +1130,6 @@ __device__ __forceinline__ void write_output(const float (&out)[kRowTiles][kDimT
     synchronize_named(2 + group, 128);
   }
 }
-
-__device__ __forceinline__ float numerator(const Params& params) { return 1.0f; }
 
 // Where a consumer is on its walk over the keys.
 struct Consumer {
@@ -1171,8 +1168,7 @@ struct Consumer {
   }
 
   // Before the keys of a query tile.
-  __device__ __forceinline__ void begin(const Params& params, const QueryTile& work, u32 memory,
-                                        int stage) {
+  __device__ __forceinline__ void begin(const Params& params, const QueryTile& work) {
     own_keys.start(params, work, row, 64);
     tiles.start(params, work);
     first_row = work.row_begin + row + warp_index() % 4 * 16;
@@ -1271,13 +1267,15 @@ struct Consumer {
   }
 };
 
-// One query tile. Returns false if there is none left.
+// One query tile, of which this consumer computes 64 rows. It walks over the keys in tiles and
+// keeps, for each row, the largest score, the sum of the weights relative to it, and the weighted
+// sum of the values. The values of a tile are multiplied while the next scores become weights.
+// Returns false if no query tile is left.
 __device__ __forceinline__ bool consume_tile(Consumer& consumer, const Params& params, u32 memory) {
-  const int stage = consumer.walk.queries.stage;
   float out[kRowTiles][kDimTiles][4] = {};
   RowState rows[kRowTiles][2] = {{{-infinity(), 0.0f}, {-infinity(), 0.0f}}};
   const QueryTile work = consumer.wait_for_work(memory);
-  consumer.begin(params, work, memory, stage);
+  consumer.begin(params, work);
   consumer.pass_tiles(params, false);
   if (consumer.has_tile()) {
     float scores[kRowTiles][kKeyTiles][4], rescale[kRowTiles][2];
@@ -1296,8 +1294,8 @@ __device__ __forceinline__ bool consume_tile(Consumer& consumer, const Params& p
     consumer.finish_output(out);
   }
   consumer.pass_tiles(params, true);
-  write_output(out, rows, numerator(params), consumer.scale_log2, params, work, consumer.queries,
-               consumer.row, consumer.group);
+  write_output(out, rows, consumer.scale_log2, params, work, consumer.queries, consumer.row,
+               consumer.group);
   return true;
 }
 

@@ -16,9 +16,9 @@ std::string wrapper_kernel(const std::string& body, DType dtype,
   options["FW_FP16"] = dtype == DType::fp16;
   options["FW_FP32"] = dtype == DType::fp32;
   std::vector<Line> lines;
-  for (const char* path :
-       {"common/types.cuh", "ptx/index.cuh", "ptx/math.cuh", "ptx/memory.cuh", "ptx/async_copy.cuh",
-        "ptx/matrix.cuh", "ptx/barrier.cuh", "ptx/tma.cuh", "ptx/warpgroup.cuh"})
+  for (const char* path : {"common/types.cuh", "ptx/index.cuh", "ptx/math.cuh", "ptx/memory.cuh",
+                           "ptx/async_copy.cuh", "ptx/matrix.cuh", "ptx/barrier.cuh",
+                           "ptx/tensor_map.cuh", "ptx/tma.cuh", "ptx/warpgroup.cuh"})
     append(lines, resolve(path, options, {}));
   append(lines, {{fmt::format("using Element = {};", info(dtype).cuda), {}}});
   for (const sm90::ProductShape& shape : products) append(lines, print_product(shape, dtype));

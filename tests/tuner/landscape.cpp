@@ -57,7 +57,7 @@ Rig::Rig(Landscape what, BackendKind kind, std::uint64_t seed)
 }
 
 TuneReport Rig::tune(const TuneOptions& options) {
-  const TuneRequest request = {config, problem, family, backend, device, shape};
+  const TuneRequest request = {config, problem, family, backend, device, shape, known};
   return flashwright::tune(request, artifacts, store, options);
 }
 

@@ -25,6 +25,7 @@ struct Rig {
   ArtifactStore artifacts{{":memory:", 0, ""}};
   TuningStore store{{":memory:", 0, ""}};
   Shape shape{1, 2, 1, 40, 50};
+  std::string known;  // a schedule found elsewhere
 
   explicit Rig(Landscape what = usual_landscape(), BackendKind kind = BackendKind::cuda,
                std::uint64_t seed = 1);

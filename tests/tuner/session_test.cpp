@@ -1,6 +1,7 @@
 // One search over a landscape that is known.
 #include "tuner/session.hpp"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -209,6 +210,25 @@ TEST_CASE("an interrupt at any moment keeps what was learned") {
     REQUIRE(again.decision);
     CHECK(rig.time_of(again.decision->schedule) <= 1.03 * best_time(landscape));
     CHECK(rig.store.trials(report.slot).size() > static_cast<std::size_t>(learned));
+  }
+}
+
+TEST_CASE("a schedule that was found elsewhere is tried next to the default") {
+  const std::string known = schedule_names().back();
+  for (const std::string& given : {known, std::string()}) {
+    Rig rig;
+    rig.known = given;
+    std::vector<std::string> tried;
+    TuneOptions options;
+    options.jobs = 1;
+    options.progress = [&](std::int64_t, std::int64_t, const std::string& event) {
+      const std::string schedule = nlohmann::json::parse(event).value("schedule", "");
+      if (!schedule.empty()) tried.push_back(schedule);
+      return true;
+    };
+    rig.tune(options);
+    const auto place = std::find(tried.begin(), tried.end(), known) - tried.begin();
+    CHECK((place <= 1) == !given.empty());
   }
 }
 
