@@ -189,6 +189,62 @@ class Bench(CliTest):
         for word in ["median", "TFLOP/s", "90 % lie in", "workspace", "+-", "times as fast as the unfused computation"]:
             self.assertIn(word, text)
 
+    def paper(self, *arguments):
+        return self.ok("bench", "paper", "--target", "cpu", "--seq", "64,192", "--heads", "2", "--seconds", "50ms",
+                       *arguments)
+
+    def test_paper(self):
+        report = self.paper("--json").json()
+        self.assertEqual((report["config"]["dtype"], report["config"]["head_dim"]), ("fp32", 64))
+        rows = report["rows"]
+        self.assertEqual([(row["seq"], row["direction"], row["kernel"]) for row in rows],
+                         [(seq, direction, kernel) for seq in (64, 192) for direction in ("forward", "backward")
+                          for kernel in ("unfused", "tiled")])
+        by = {(row["seq"], row["direction"], row["kernel"]): row for row in rows}
+        size = 2 * 192 * 64 * 4  # bytes of a tensor of the longer length
+        forward = 4 * size + 2 * 192 * 4
+        self.assertEqual(by[192, "forward", "tiled"]["tensor_bytes"], forward)
+        self.assertEqual(by[192, "forward", "unfused"]["predicted_bytes"], 4 * 2 * 192 * 192 * 4 + forward)
+        self.assertEqual(by[192, "backward", "unfused"]["predicted_bytes"], 7 * 2 * 192 * 192 * 4 + 8 * size)
+        tile = int(re.match(r"q(\d+)\.", by[192, "forward", "tiled"]["schedule"])[1])
+        self.assertEqual(by[192, "forward", "tiled"]["predicted_bytes"], forward + 2 * size * (-(-192 // tile) - 1))
+        self.assertEqual(by[192, "backward", "unfused"]["flops"], 4 * 2 * 2 * 192 * 192 * 64)
+        backward = by[192, "backward", "tiled"]
+        self.assertEqual(backward["flops"], 5 * 2 * 2 * 192 * 192 * 64)
+        self.assertGreater(backward["predicted_bytes"], backward["tensor_bytes"])
+        for row in rows:
+            timed = (row["direction"], row["kernel"]) != ("backward", "unfused")
+            self.assertEqual("time_us" in row, timed, row)
+            self.assertEqual("why" in row, not timed, row)
+
+        text = self.paper().out
+        for word in ["2 heads of 64, fp32, mask none", "predicted", "tensors once", "GFLOP", "TFLOP/s",
+                     "not measured: backward unfused", "knows no backward pass"]:
+            self.assertIn(word, text)
+        self.assertNotIn("measured  ", text)
+
+    def test_paper_of_what_is_asked(self):
+        rows = self.paper("--direction", "forward", "--mask", "causal", "--dropout", "0.1", "--batch", "3", "--dtype",
+                          "bf16", "--head-dim", "32", "--json").json()["rows"]
+        self.assertEqual({(row["direction"], row["batch"]) for row in rows}, {("forward", 3)})
+        for row in rows:
+            self.assertEqual("why" in row, row["kernel"] == "unfused", row)
+            pairs = row["seq"] ** 2 / (2 if row["kernel"] == "tiled" else 1)
+            self.assertEqual(row["flops"], 3 * 2 * pairs * 4 * 32)
+        self.assertIn("no dropout", rows[0]["why"])
+
+    def test_paper_refuses(self):
+        for words, flags in [
+            (["--mask", "'window:1,1'", "none or causal"], ["--mask", "window:1,1"]),
+            (["--measure", "'ncu'", "CUDA device"], ["--measure", "ncu"]),
+            (["--measure", "'perf'", "ncu"], ["--measure", "perf"]),
+            (["--seq", "'many'", "whole number"], ["--seq", "64,many"]),
+            (["--seq", "''", "whole number"], ["--seq", "64,"]),
+            (["--batch", "'0'", "from 1"], ["--batch", "0"]),
+            (["direction", "sideways"], ["--direction", "sideways"])]:
+            with self.subTest(flags=flags):
+                self.fails(2, words, "bench", "paper", "--target", "cpu", *flags)
+
 
 if __name__ == "__main__":
     main()
