@@ -51,6 +51,7 @@ std::string complaint(std::string_view printed) {
 
 KernelBytes parse_ncu(std::string_view printed) {
   KernelBytes bytes;
+  std::map<std::string, std::string> first;  // launch of each kernel
   std::vector<std::string> heading;
   while (!printed.empty()) {
     const std::size_t end = std::min(printed.find('\n'), printed.size());
@@ -66,17 +67,20 @@ KernelBytes parse_ncu(std::string_view printed) {
       const auto found = std::find(heading.begin(), heading.end(), name);
       return found == heading.end() ? none : fields[found - heading.begin()];
     };
-    const std::string& metric = field("Metric Name");
-    if (metric == kRead || metric == kWritten)
-      bytes[field("Kernel Name")] += number_of(field("Metric Value"));
+    const std::string &metric = field("Metric Name"), &kernel = field("Kernel Name");
+    if (metric != kRead && metric != kWritten) continue;
+    if (first.emplace(kernel, field("ID")).first->second == field("ID"))
+      bytes[kernel] += number_of(field("Metric Value"));
   }
   return bytes;
 }
 
 KernelBytes profile_with_ncu(const std::vector<std::string>& command) {
-  // Of each kernel the first launch, and values in bytes.
+  // `bench` verifies each of its kernels, which launches it once, before it times any.
+  constexpr int kLaunches = 16;
   std::string line = fmt::format(
-      "ncu --csv --print-units base --metrics {},{} --kernel-id '::regex:^fw_:1'", kRead, kWritten);
+      "ncu --csv --print-units base --metrics {},{} --kernel-name 'regex:^fw_' --launch-count {}",
+      kRead, kWritten, kLaunches);
   for (const std::string& word : command) line += fmt::format(" {}", quoted(word));
   std::FILE* const pipe = popen((line + " 2>&1").c_str(), "r");
   if (pipe == nullptr)

@@ -10,11 +10,11 @@ namespace cli {
 
 using KernelBytes = std::map<std::string, double>;  // by the name of the kernel
 
-// Bytes that were read and written by the first launch of every kernel fw_* of the command. Throws
+// Bytes that were read and written by the first launch of every kernel fw_* of a `bench`. Throws
 // Error(unavailable) when there is no ncu on PATH, or when it counted nothing.
 KernelBytes profile_with_ncu(const std::vector<std::string>& command);
 
-// The same from what `ncu --csv` printed, other lines in between allowed.
+// The same of the first launch of every kernel in what `ncu --csv` printed, other lines in between allowed.
 KernelBytes parse_ncu(std::string_view printed);
 
 }  // namespace cli
