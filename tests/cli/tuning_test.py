@@ -5,10 +5,13 @@ import os
 import pty
 import re
 import select
+import subprocess
+import sys
 import time
 import unittest
+import xml.etree.ElementTree
 
-from support import MINILM, CliTest, interrupt, main, needs_cpu, needs_nvrtc
+from support import MINILM, SOURCE, CliTest, interrupt, main, needs_cpu, needs_nvrtc
 
 CPU = ["--dtype", "fp32", "--head-dim", "32", "--target", "cpu"]
 SHAPE = ["--batch", "2", "--heads", "12", "--seq", "480"]
@@ -222,6 +225,18 @@ class Bench(CliTest):
                      "not measured: backward unfused", "knows no backward pass"]:
             self.assertIn(word, text)
         self.assertNotIn("measured  ", text)
+
+    def test_paper_as_a_picture(self):
+        with open(self.path("paper.json"), "w", encoding="utf-8") as file:
+            file.write(self.paper("--json").out)
+        subprocess.run([sys.executable, "-B", f"{SOURCE}/bench/paper.py", self.path("paper.json"),
+                        self.path("paper.svg")], check=True)
+        svg = xml.etree.ElementTree.parse(self.path("paper.svg")).getroot()
+        # At both lengths three times, as there is no unfused backward pass, and four predictions.
+        self.assertEqual(len(svg.findall(".//{*}circle")), 2 * (3 + 4))
+        words = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
+        for word in ["Memory traffic: 2 heads of 64, fp32", "unfused backward", "tiled forward", "64", "192"]:
+            self.assertIn(word, words)
 
     def test_paper_of_what_is_asked(self):
         rows = self.paper("--direction", "forward", "--mask", "causal", "--dropout", "0.1", "--batch", "3", "--dtype",
