@@ -10,6 +10,7 @@
 #include "api/named_device.hpp"
 #include "core/build_id.hpp"
 #include "core/error.hpp"
+#include "core/traffic.hpp"
 #include "generator/emit.hpp"
 #include "tuner/space.hpp"
 
@@ -62,13 +63,15 @@ BenchReport Engine::bench(std::string_view text, const Shape& shape, bool agains
   require_present(request, "bench");
   std::vector<BenchEntry> entries;
   const Selection selection = select(request, shape);
-  entries.push_back({"tiled", request.problem, compile(request, selection.schedule)});
+  entries.push_back({"tiled", request.problem, compile(request, selection.schedule),
+                     request.family->traffic_bytes(request.problem, selection.schedule, shape)});
   if (against_unfused) {
     Request other = request;
     other.problem.algorithm = Algorithm::unfused;
     other.family = &choose_family(other.problem);
     const Schedule schedule = other.family->default_schedule(other.problem, other.device, shape);
-    entries.push_back({"unfused", other.problem, compile(other, schedule)});
+    entries.push_back(
+        {"unfused", other.problem, compile(other, schedule), unfused_bytes(other.problem, shape)});
   }
   return flashwright::bench(request.config, shape, std::move(entries),
                             backend_for(request.problem.target.backend), request.device.index,

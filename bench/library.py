@@ -51,7 +51,7 @@ def find_library():
     named = os.environ.get("LIBFLASHWRIGHT")
     if named:
         return named
-    root = pathlib.Path(__file__).resolve().parents[2]
+    root = pathlib.Path(__file__).resolve().parents[1]
     for folder in ("build", "build-release"):
         path = root / folder / "lib" / "libflashwright.so"
         if path.exists():

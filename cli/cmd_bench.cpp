@@ -88,7 +88,9 @@ void add_bench(CLI::App& app, Context& context) {
       ->type_name("NAME");
   command->add_option("--seconds", options->seconds, "time to measure for (default 2s)")
       ->type_name("TIME");
-  command->callback([&context, options] {
+  const CLI::App* const paper = add_paper(*command, context);
+  command->callback([&context, options, command, paper] {
+    if (command->got_subcommand(paper)) return;
     context.action = [&context, options] { return run_bench(context, *options); };
   });
 }

@@ -55,6 +55,18 @@ void Context::add_device(CLI::App& command) {
       ->type_name("NAME");
 }
 
+std::vector<std::string> Context::engine_flags() const {
+  std::vector<std::string> flags;
+  const auto add = [&](const char* name, const std::optional<std::string>& value) {
+    if (value) flags.insert(flags.end(), {name, *value});
+  };
+  add("--cache-dir", cache_dir_);
+  add("--data-dir", data_dir_);
+  add("--jobs", jobs_);
+  add("--device", device_);
+  return flags;
+}
+
 flashwright_engine* Context::engine(const std::optional<std::string>& effort) {
   if (engine_ != nullptr) return engine_;
   Json options = Json::object();

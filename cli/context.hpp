@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/error.hpp"
 #include "flashwright/flashwright.hpp"
@@ -33,6 +34,9 @@ class Context {
   // The engine, made on first use. `effort`, if given, goes before FLASHWRIGHT_EFFORT.
   flashwright_engine* engine(const std::optional<std::string>& effort = std::nullopt);
 
+  // The flags that the engine is made with, for another run of this program.
+  std::vector<std::string> engine_flags() const;
+
   bool json = false;             // machine-readable output, and nothing else
   std::function<Exit()> action;  // of the command that was named
 
@@ -56,6 +60,7 @@ void add_compile(CLI::App& app, Context& context);
 void add_run(CLI::App& app, Context& context);
 void add_tune(CLI::App& app, Context& context);
 void add_bench(CLI::App& app, Context& context);
+CLI::App* add_paper(CLI::App& bench, Context& context);
 void add_supports(CLI::App& app, Context& context);
 void add_explain(CLI::App& app, Context& context);
 void add_cache(CLI::App& app, Context& context);

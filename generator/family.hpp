@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,12 @@ class Family {
   // A good schedule without any search. Depends on the shape only through its bucket.
   virtual Schedule default_schedule(const Problem& problem, const DeviceInfo& device,
                                     const Shape& shape) const = 0;
+
+  // Bytes that a launch moves between the memory of a block or task and what lies beyond (core/traffic), with all
+  // outputs wanted. Nothing where that is not counted.
+  virtual std::optional<double> traffic_bytes(const Problem&, const Schedule&, const Shape&) const {
+    return std::nullopt;
+  }
 
   virtual Source emit(const Problem& problem, const Schedule& schedule) const = 0;
 };

@@ -10,6 +10,7 @@
 #include "cache/decide.hpp"
 #include "core/error.hpp"
 #include "core/mask.hpp"
+#include "core/traffic.hpp"
 #include "tuner/measure.hpp"
 #include "tuner/verify.hpp"
 
@@ -31,6 +32,11 @@ void check_result(const Config& config, const BenchEntry& entry, Runner& runner,
   if (const std::string wrong = verifier.verdict(workload); !wrong.empty())
     throw Error(Status::internal,
                 fmt::format("bench: {} {}: {}", entry.name, to_string(entry.problem), wrong));
+}
+
+Problem unfused(Problem problem) {
+  problem.algorithm = Algorithm::unfused;
+  return problem;
 }
 
 }  // namespace
@@ -89,12 +95,11 @@ BenchReport bench(const Config& config, const Shape& shape, std::vector<BenchEnt
   BenchReport report;
   report.shape = to_string(shape);
   const Problem& problem = entries.front().problem;
-  // Each product of the tiled form: two forward, five backward.
-  const int dims = problem.direction == Direction::backward
-                       ? 3 * problem.head_dim + 2 * problem.head_dim_v
-                       : problem.head_dim + problem.head_dim_v;
-  const double operations = 2 * static_cast<double>(shape.batch * shape.heads_q) *
-                            visible_pairs(config, shape, workload.host()) * dims;
+  const double pairs = visible_pairs(config, shape, workload.host());
+  const double operations = product_flops(problem, shape, pairs);
+  report.unfused_flops = product_flops(unfused(problem), shape, pairs);
+  report.unfused_bytes = unfused_bytes(problem, shape);
+  report.tensor_bytes = tensor_bytes(problem, shape);
   for (std::size_t i = 0; i < entries.size(); ++i) {
     Trial summary;
     summarise(summary, times[i], first[i]);
@@ -107,6 +112,8 @@ BenchReport bench(const Config& config, const Shape& shape, std::vector<BenchEnt
     row.ratio = i == 0 ? 1 : std::exp(summary.log_ratio);
     row.ratio_margin = summary.margin;
     row.tflops = operations / row.median_us * 1e-6;
+    row.flops = product_flops(entries[i].problem, shape, pairs);
+    row.traffic_bytes = entries[i].traffic_bytes;
     row.workspace_bytes = runners[i]->workspace_bytes();
     row.samples = static_cast<int>(summary.samples);
     report.rows.push_back(row);
@@ -115,8 +122,11 @@ BenchReport bench(const Config& config, const Shape& shape, std::vector<BenchEnt
 }
 
 std::string to_json(const BenchReport& report) {
-  nlohmann::json out = {{"shape", report.shape}};
-  for (const BenchRow& row : report.rows)
+  nlohmann::json out = {
+      {"shape", report.shape},
+      {"tensor_bytes", report.tensor_bytes},
+      {"unfused", {{"flops", report.unfused_flops}, {"traffic_bytes", report.unfused_bytes}}}};
+  for (const BenchRow& row : report.rows) {
     out["kernels"].push_back({{"name", row.name},
                               {"schedule", row.schedule},
                               {"time_us", row.median_us},
@@ -125,8 +135,11 @@ std::string to_json(const BenchReport& report) {
                               {"ratio", row.ratio},
                               {"ratio_margin", row.ratio_margin},
                               {"tflops", row.tflops},
+                              {"flops", row.flops},
                               {"workspace_bytes", row.workspace_bytes},
                               {"samples", row.samples}});
+    if (row.traffic_bytes) out["kernels"].back()["traffic_bytes"] = *row.traffic_bytes;
+  }
   return out.dump();
 }
 

@@ -1,6 +1,7 @@
 // Times kernels side by side on the same tensors.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@ struct BenchEntry {
   std::string name;  // "tiled", "unfused"
   Problem problem;
   Built built;
+  std::optional<double> traffic_bytes;  // of a launch, as core/traffic counts; nothing: not counted
 };
 
 struct BenchRow {
@@ -24,6 +26,9 @@ struct BenchRow {
   // 2 * visible pairs * (head_dim + head_dim_v) a second; backward (3 head_dim + 2 head_dim_v), without what is
   // computed a second time.
   double tflops = 0;
+  double flops =
+      0;  // of the products that it computes, a second time or hidden by the mask as well
+  std::optional<double> traffic_bytes;
   std::size_t workspace_bytes = 0;
   int samples = 0;
 };
@@ -31,6 +36,9 @@ struct BenchRow {
 struct BenchReport {
   std::string shape;
   std::vector<BenchRow> rows;  // in the order of the entries
+  // The computation that stores all scores, whether or not it is among the rows.
+  double unfused_flops = 0, unfused_bytes = 0;
+  double tensor_bytes = 0;  // of inputs and outputs, each once
 };
 
 // Every entry is verified against the reference before it is timed.

@@ -46,13 +46,6 @@ std::string tiles_rule(const Problem& problem, const Tiling& tiling) {
   return fmt::format("ceil_div(floor_div(heads_q, heads_kv) * seq_q, {})", tiling.tile_q);
 }
 
-// Tasks that share the tiles of a key head. Fixed by the sizes and the schedule alone, never by the threads that are
-// there, since it decides in which order gradients of keys are summed.
-std::string parts_rule(const Problem& problem, const Tiling& tiling) {
-  return fmt::format("max(1, min(ceil_div({}, heads_kv * batch), floor_div({}, {})))", tiling.tasks,
-                     tiles_rule(problem, tiling), std::max(kLeastTiles, tiling.query_tiles));
-}
-
 std::string sum_rows_rule(const Tiling& tiling) {
   return fmt::format("(seq_kv + {})",
                      tiling.key_block);  // the last block of keys is computed whole
@@ -63,7 +56,7 @@ class BackwardKernel {
   BackwardKernel(Kernel& kernel) : k(kernel), ir(kernel.ir), t(kernel.tiling) {}
 
   void emit() {
-    const V parts = integer_of(k, *parse_expr(parts_rule(k.problem, t))).named("parts");
+    const V parts = integer_of(k, *parse_expr(backward_parts_rule(k.problem, t))).named("parts");
     const V heads_kv = k.param(Param::heads_kv);
     const V part = remainder_unsigned(ir.task(), parts).named("part");
     const V pair = divide_unsigned(ir.task(), parts).named("batch.and.head");
@@ -244,7 +237,7 @@ class BackwardKernel {
 void emit_convert(Kernel& k) {
   Builder& ir = k.ir;
   const Tiling& t = k.tiling;
-  const V parts = integer_of(k, *parse_expr(parts_rule(k.problem, t))).named("parts");
+  const V parts = integer_of(k, *parse_expr(backward_parts_rule(k.problem, t))).named("parts");
   const V heads_kv = k.param(Param::heads_kv), seq_kv = k.param(Param::seq_kv);
   const V chunks = divide_unsigned(seq_kv + (kConvertRows - 1), ir.i64(kConvertRows));
   const V pair = divide_unsigned(ir.task(), chunks).named("batch.and.head");
@@ -308,6 +301,13 @@ KeySums key_sums(Kernel& k, const Wanted& wanted, V tasks) {
   return out;
 }
 
+// Tasks that share the tiles of a key head. Fixed by the sizes and the schedule alone, never by the threads that are
+// there, since it decides in which order gradients of keys are summed.
+std::string backward_parts_rule(const Problem& problem, const Tiling& tiling) {
+  return fmt::format("max(1, min(ceil_div({}, heads_kv * batch), floor_div({}, {})))", tiling.tasks,
+                     tiles_rule(problem, tiling), std::max(kLeastTiles, tiling.query_tiles));
+}
+
 Source emit_backward(const Problem& problem, const Schedule& schedule) {
   const Tiling tiling(problem, schedule);
   Source source = new_source(problem);
@@ -321,7 +321,8 @@ Source emit_backward(const Problem& problem, const Schedule& schedule) {
   emit_convert(kernel);
   ir.end_function();
   source.text = ir.print();
-  const std::string tasks = fmt::format("{} * heads_kv * batch", parts_rule(problem, tiling));
+  const std::string tasks =
+      fmt::format("{} * heads_kv * batch", backward_parts_rule(problem, tiling));
   source.plan.steps = {
       {"fw_backward", 0, tiling.scratch_bytes, parse_expr(tasks)},
       {"fw_backward_convert", 0, tiling.scratch_bytes,

@@ -5,8 +5,12 @@
 #include "core/problem.hpp"
 #include "core/schedule.hpp"
 #include "core/source.hpp"
+#include "generator/cpu/tiling.hpp"
 
 namespace flashwright {
+
+// Tasks that share the query tiles of a key head, as a rule over the sizes of a launch.
+std::string backward_parts_rule(const Problem& problem, const Tiling& tiling);
 
 Source emit_backward(const Problem& problem, const Schedule& schedule);
 

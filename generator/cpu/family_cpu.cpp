@@ -250,6 +250,11 @@ class CpuFamily : public Family {
     return schedule;
   }
 
+  std::optional<double> traffic_bytes(const Problem& problem, const Schedule& schedule,
+                                      const Shape& shape) const override {
+    return traffic_of(problem, shape, Tiling(problem, completed(problem, schedule)));
+  }
+
   Source emit(const Problem& problem, const Schedule& given) const override {
     const Schedule schedule = completed(problem, given);
     const std::string fault = knob_fault(problem, schedule);

@@ -13,4 +13,7 @@ const Family& cpu_family();
 double model_time_us(const Problem& problem, const DeviceInfo& device, const Shape& shape,
                      const Tiling& tiling);
 
+// Bytes of one launch, by traffic_cpu.cpp.
+std::optional<double> traffic_of(const Problem& problem, const Shape& shape, const Tiling& tiling);
+
 }  // namespace flashwright

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "core/dtype.hpp"
+#include "core/traffic.hpp"
 #include "generator/sm80/emit_sm80.hpp"
 #include "generator/sm80/layout_sm80.hpp"
 #include "generator/sm80/model_sm80.hpp"
@@ -255,6 +256,11 @@ Schedule FamilySm80::default_schedule(const Problem& problem, const DeviceInfo& 
     found = candidate.schedule;
   }
   return found;
+}
+
+std::optional<double> FamilySm80::traffic_bytes(const Problem& problem, const Schedule& schedule,
+                                                const Shape& shape) const {
+  return forward_block_bytes(problem, shape, schedule.tile_q, schedule.tile_kv);
 }
 
 }  // namespace flashwright

@@ -7,6 +7,7 @@
 
 #include "core/dtype.hpp"
 #include "generator/sm90/backward_sm90.hpp"
+#include "core/traffic.hpp"
 #include "generator/sm90/emit_sm90.hpp"
 #include "generator/sm90/layout_sm90.hpp"
 #include "generator/sm90/model_sm90.hpp"
@@ -262,6 +263,11 @@ Schedule FamilySm90::default_schedule(const Problem& problem, const DeviceInfo& 
     best = candidate.schedule;
   }
   return best;
+}
+
+std::optional<double> FamilySm90::traffic_bytes(const Problem& problem, const Schedule& schedule,
+                                                const Shape& shape) const {
+  return forward_block_bytes(problem, shape, schedule.tile_q, schedule.tile_kv);
 }
 
 }  // namespace flashwright

@@ -16,6 +16,8 @@ class FamilySm90 final : public Family {
                      const Schedule& schedule) const override;
   Schedule default_schedule(const Problem& problem, const DeviceInfo& device,
                             const Shape& shape) const override;
+  std::optional<double> traffic_bytes(const Problem& problem, const Schedule& schedule,
+                                      const Shape& shape) const override;
   Source emit(const Problem& problem, const Schedule& schedule) const override;
 };
 

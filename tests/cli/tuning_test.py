@@ -5,10 +5,13 @@ import os
 import pty
 import re
 import select
+import subprocess
+import sys
 import time
 import unittest
+import xml.etree.ElementTree
 
-from support import MINILM, CliTest, interrupt, main, needs_cpu, needs_nvrtc
+from support import MINILM, SOURCE, CliTest, interrupt, main, needs_cpu, needs_nvrtc
 
 CPU = ["--dtype", "fp32", "--head-dim", "32", "--target", "cpu"]
 SHAPE = ["--batch", "2", "--heads", "12", "--seq", "480"]
@@ -188,6 +191,74 @@ class Bench(CliTest):
         text = self.ok(*arguments, "--against", "unfused").out
         for word in ["median", "TFLOP/s", "90 % lie in", "workspace", "+-", "times as fast as the unfused computation"]:
             self.assertIn(word, text)
+
+    def paper(self, *arguments):
+        return self.ok("bench", "paper", "--target", "cpu", "--seq", "64,192", "--heads", "2", "--seconds", "50ms",
+                       *arguments)
+
+    def test_paper(self):
+        report = self.paper("--json").json()
+        self.assertEqual((report["config"]["dtype"], report["config"]["head_dim"]), ("fp32", 64))
+        rows = report["rows"]
+        self.assertEqual([(row["seq"], row["direction"], row["kernel"]) for row in rows],
+                         [(seq, direction, kernel) for seq in (64, 192) for direction in ("forward", "backward")
+                          for kernel in ("unfused", "tiled")])
+        by = {(row["seq"], row["direction"], row["kernel"]): row for row in rows}
+        size = 2 * 192 * 64 * 4  # bytes of a tensor of the longer length
+        forward = 4 * size + 2 * 192 * 4
+        self.assertEqual(by[192, "forward", "tiled"]["tensor_bytes"], forward)
+        self.assertEqual(by[192, "forward", "unfused"]["predicted_bytes"], 4 * 2 * 192 * 192 * 4 + forward)
+        self.assertEqual(by[192, "backward", "unfused"]["predicted_bytes"], 7 * 2 * 192 * 192 * 4 + 8 * size)
+        tile = int(re.match(r"q(\d+)\.", by[192, "forward", "tiled"]["schedule"])[1])
+        self.assertEqual(by[192, "forward", "tiled"]["predicted_bytes"], forward + 2 * size * (-(-192 // tile) - 1))
+        self.assertEqual(by[192, "backward", "unfused"]["flops"], 4 * 2 * 2 * 192 * 192 * 64)
+        backward = by[192, "backward", "tiled"]
+        self.assertEqual(backward["flops"], 5 * 2 * 2 * 192 * 192 * 64)
+        self.assertGreater(backward["predicted_bytes"], backward["tensor_bytes"])
+        for row in rows:
+            timed = (row["direction"], row["kernel"]) != ("backward", "unfused")
+            self.assertEqual("time_us" in row, timed, row)
+            self.assertEqual("why" in row, not timed, row)
+
+        text = self.paper().out
+        for word in ["2 heads of 64, fp32, mask none", "predicted", "tensors once", "GFLOP", "TFLOP/s",
+                     "not measured: backward unfused", "knows no backward pass"]:
+            self.assertIn(word, text)
+        self.assertNotIn("measured  ", text)
+
+    def test_paper_as_a_picture(self):
+        with open(self.path("paper.json"), "w", encoding="utf-8") as file:
+            file.write(self.paper("--json").out)
+        subprocess.run([sys.executable, "-B", f"{SOURCE}/bench/paper.py", self.path("paper.json"),
+                        self.path("paper.svg")], check=True)
+        svg = xml.etree.ElementTree.parse(self.path("paper.svg")).getroot()
+        # At both lengths three times, as there is no unfused backward pass, and four predictions.
+        self.assertEqual(len(svg.findall(".//{*}circle")), 2 * (3 + 4))
+        words = [text.text for text in svg.iter("{http://www.w3.org/2000/svg}text")]
+        for word in ["Memory traffic: 2 heads of 64, fp32", "unfused backward", "tiled forward", "64", "192"]:
+            self.assertIn(word, words)
+
+    def test_paper_of_what_is_asked(self):
+        rows = self.paper("--direction", "forward", "--mask", "causal", "--dropout", "0.1", "--batch", "3", "--dtype",
+                          "bf16", "--head-dim", "32", "--json").json()["rows"]
+        self.assertEqual({(row["direction"], row["batch"]) for row in rows}, {("forward", 3)})
+        for row in rows:
+            self.assertEqual("why" in row, row["kernel"] == "unfused", row)
+            pairs = row["seq"] ** 2 / (2 if row["kernel"] == "tiled" else 1)
+            self.assertEqual(row["flops"], 3 * 2 * pairs * 4 * 32)
+        self.assertIn("no dropout", rows[0]["why"])
+
+    def test_paper_refuses(self):
+        for words, flags in [
+            (["--mask", "'window:1,1'", "none or causal"], ["--mask", "window:1,1"]),
+            (["--measure", "'ncu'", "CUDA device"], ["--measure", "ncu"]),
+            (["--measure", "'perf'", "ncu"], ["--measure", "perf"]),
+            (["--seq", "'many'", "whole number"], ["--seq", "64,many"]),
+            (["--seq", "''", "whole number"], ["--seq", "64,"]),
+            (["--batch", "'0'", "from 1"], ["--batch", "0"]),
+            (["direction", "sideways"], ["--direction", "sideways"])]:
+            with self.subTest(flags=flags):
+                self.fails(2, words, "bench", "paper", "--target", "cpu", *flags)
 
 
 if __name__ == "__main__":

@@ -245,4 +245,20 @@ TEST_CASE("a problem that no family can do is refused with every reason") {
   CHECK(contains(reasons_against(unfused).front(), "sm80: mask is blocks"));
 }
 
+TEST_CASE("traffic: a block reads the keys that its tile of queries sees") {
+  const Problem causal =
+      normalise(config_from_json(R"({"head_dim":64,"mask":"causal"})"), parse_target("sm_90a"));
+  const Problem windows =
+      normalise(config_from_json(R"({"head_dim":64,"mask":"window:9,9"})"), parse_target("sm_90a"));
+  const Shape shape{2, 3, 3, 300, 300};
+  // Of a head: q and o once, keys of tiles of 128 for rows that end at 128, 256, 300; the LSE.
+  const double expected = 6 * (2 * 128 * (300 + 128 + 256 + 300) + 4 * 300);
+  for (const Family* family :
+       std::initializer_list<const Family*>{&sm80_family(), &sm90_family()}) {
+    const Schedule schedule = parse_schedule("q128.kv128");
+    CHECK(family->traffic_bytes(causal, schedule, shape) == expected);
+    CHECK_FALSE(family->traffic_bytes(windows, schedule, shape));
+  }
+}
+
 TEST_SUITE_END();

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/mask.hpp"
+#include "core/traffic.hpp"
 #include "tests/support/testing.hpp"
 #include "tests/tuner/landscape.hpp"
 
@@ -14,8 +15,10 @@ namespace gen = rc::gen;
 namespace {
 
 BenchEntry entry(Rig& rig, const char* name, const std::string& schedule) {
-  return {name, rig.problem,
-          build(rig.family, rig.problem, parse_schedule(schedule), rig.backend, nullptr)};
+  return {name,
+          rig.problem,
+          build(rig.family, rig.problem, parse_schedule(schedule), rig.backend, nullptr),
+          {}};
 }
 
 }  // namespace
@@ -41,6 +44,22 @@ TEST_CASE("kernels are timed side by side, in ratios to the first") {
   CHECK(json["kernels"][1]["name"] == "unfused");
   CHECK(rig.backend.alive == 0);
   CHECK(rig.backend.memory_blocks == 0);
+}
+
+TEST_CASE("a report says what is computed and moved, and the same of the unfused computation") {
+  Rig rig;
+  BenchEntry tiled = entry(rig, "tiled", schedule_names()[1]);
+  tiled.traffic_bytes = 12345;
+  const BenchEntry uncounted = entry(rig, "unfused", schedule_names()[2]);
+  const BenchReport report = bench(rig.config, rig.shape, {tiled, uncounted}, rig.backend, 0, 0);
+  CHECK(report.rows[0].flops == 2 * 2 * 40 * 50 * (16 + 16));
+  CHECK(report.unfused_flops == report.rows[0].flops);  // no mask
+  const nlohmann::json json = nlohmann::json::parse(to_json(report));
+  CHECK(json["kernels"][0]["traffic_bytes"] == 12345);
+  CHECK_FALSE(json["kernels"][1].contains("traffic_bytes"));
+  CHECK(json["unfused"]["flops"] == report.unfused_flops);
+  CHECK(json["unfused"]["traffic_bytes"] == unfused_bytes(rig.problem, rig.shape));
+  CHECK(json["tensor_bytes"] == tensor_bytes(rig.problem, rig.shape));
 }
 
 TEST_CASE("a wrong result is no benchmark") {
