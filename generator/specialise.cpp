@@ -254,7 +254,8 @@ const std::vector<std::string>& option_names() {
                                                  "FW_LONGEST_FIRST",  "FW_WINDOW",
                                                  "FW_NEGATIVE_SCALE", "FW_HALF_TILES",
                                                  "FW_SOFTCAP",        "FW_ALIBI",
-                                                 "FW_COUNTER",        "FW_SWAP_ROWS"};
+                                                 "FW_COUNTER",        "FW_SWAP_ROWS",
+                                                 "FW_SPLIT_KEYS"};
   return names;
 }
 

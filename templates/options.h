@@ -63,3 +63,6 @@
 #ifndef FW_HALF_TILES
 #define FW_HALF_TILES 0
 #endif
+#ifndef FW_SPLIT_KEYS
+#define FW_SPLIT_KEYS 0
+#endif
