@@ -31,8 +31,7 @@ std::vector<Line> tile_constants(const Problem& problem, const Schedule& s) {
        "tiles of 16 keys that a warp owns"},
       {"constexpr int kQueryTiles = kQueryStep / 8", "accumulator tiles along the queries"},
       int_constant("kRowLanes", statistics_lanes(problem), "lanes for the statistics of a query"),
-      int_constant("kStatisticsBytes", kStatisticsBytes,
-                   "of a query, so that copies of any are aligned"),
+      int_constant("kStatisticsBytes", kStatisticsBytes, "of a query: any may start a copy"),
       {},
       {"constexpr float kLog2E = 1.4426950408889634f", ""},
   });

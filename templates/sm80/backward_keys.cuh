@@ -1,7 +1,8 @@
 //~ The gradients of keys and values. A warp owns keys, so that scores stand transposed: keys are the
 //~ rows of its products and queries the columns.
 
-// Starts the copy of one tile of queries, of the gradients of their outputs, and of their statistics.
+// Starts the copy of one tile of queries, of the gradients of their outputs, and of what is known of
+// them.
 __device__ __forceinline__ void load_queries(u32 shared, const Params& params, const KeyTile& work,
                                              const QueryTiles& tiles) {
   const int rows = params.seq_q - tiles.first;

@@ -42,8 +42,8 @@ __device__ __forceinline__ float dot_rows(const Element* a, const Element* b, bo
   return sum;
 }
 
-// kRowLanes lanes compute the statistics of a query: its LSE in powers of two, and the sum of dO * O
-// less the gradient of the LSE.
+// kRowLanes lanes compute the statistics of a query: its LSE in powers of two, and the sum of
+// dO * O less the gradient of the LSE.
 extern "C" __global__ void __launch_bounds__(kThreads)
     fw_statistics(const __grid_constant__ Params params) {
   const i64 query = block_index() * (kThreads / kRowLanes) + thread_index() / kRowLanes;

@@ -43,7 +43,7 @@ constexpr int kKeyTiles = kTileKv / 8;                       // accumulator tile
 constexpr int kKeyRowTiles = kKeysPerBlock / (16 * kWarps);  // tiles of 16 keys that a warp owns
 constexpr int kQueryTiles = kQueryStep / 8;                  // accumulator tiles along the queries
 constexpr int kRowLanes = 32;                                // lanes for the statistics of a query
-constexpr int kStatisticsBytes = 16;                         // of a query, so that copies of any are aligned
+constexpr int kStatisticsBytes = 16;                         // of a query: any may start a copy
 
 constexpr float kLog2E = 1.4426950408889634f;
 
@@ -82,9 +82,9 @@ struct Params {
   const float* lse_given;                           // lse of the forward pass
   const Element* d_o;                               // gradient of o
   const float* d_lse;                               // gradient of lse; null: 0
-  Element* dq;                                      // (batch, seq_q, heads_q, head_dim), or null
-  Element* dk;                                      // (batch, seq_kv, heads_kv, head_dim), or null
-  Element* dv;                                      // (batch, seq_kv, heads_kv, head_dim_v), or null
+  Element* dq;                                      // as q, or null
+  Element* dk;                                      // as k, or null
+  Element* dv;                                      // as v, or null
   void* workspace;                                  // as large as asked, 256-byte aligned
   i64 q_batch_stride, q_row_stride, q_head_stride;  // strides count elements
   i64 k_batch_stride, k_row_stride, k_head_stride;
@@ -670,8 +670,8 @@ __device__ __forceinline__ float dot_rows(const Element* a, const Element* b, bo
   return sum;
 }
 
-// kRowLanes lanes compute the statistics of a query: its LSE in powers of two, and the sum of dO * O
-// less the gradient of the LSE.
+// kRowLanes lanes compute the statistics of a query: its LSE in powers of two, and the sum of
+// dO * O less the gradient of the LSE.
 extern "C" __global__ void __launch_bounds__(kThreads)
     fw_statistics(const __grid_constant__ Params params) {
   const i64 query = block_index() * (kThreads / kRowLanes) + thread_index() / kRowLanes;
@@ -834,7 +834,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
                                params.dq_row_stride, queries, rows, params.aligned);
 }
 
-// Starts the copy of one tile of queries, of the gradients of their outputs, and of their statistics.
+// Starts the copy of one tile of queries, of the gradients of their outputs, and of what is known of
+// them.
 __device__ __forceinline__ void load_queries(u32 shared, const Params& params, const KeyTile& work,
                                              const QueryTiles& tiles) {
   const int rows = params.seq_q - tiles.first;
