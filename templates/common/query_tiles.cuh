@@ -27,8 +27,8 @@ __device__ __forceinline__ KeyTile find_key_tile(const Params& params) {
 }
 
 // Walks over the query tiles of all heads that share a key tile: for each head through the partial
-// mask blocks, then through the full ones. A mask block is cut into tiles of kQueryStep queries, the
-// last of which may reach behind its end.
+// mask blocks, then through the full ones. A mask block is cut into tiles of kQueryStep queries,
+// the last of which may reach behind its end.
 struct QueryTiles {
   int head, head_end;  // query head at hand, and the first that is not of the group
   int list;            // number of the lists of the head at hand

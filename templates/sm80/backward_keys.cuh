@@ -1,8 +1,8 @@
-//~ The gradients of keys and values. A warp owns keys, so that scores stand transposed: keys are the
-//~ rows of its products and queries the columns.
+//~ The gradients of keys and values. A warp owns keys, so that scores stand transposed: keys are
+//~ the rows of its products and queries the columns.
 
-// Starts the copy of one tile of queries, of the gradients of their outputs, and of what is known of
-// them.
+// Starts the copy of one tile of queries, of the gradients of their outputs, and of their
+// statistics.
 __device__ __forceinline__ void load_queries(u32 shared, const Params& params, const KeyTile& work,
                                              const QueryTiles& tiles) {
   const int rows = params.seq_q - tiles.first;
@@ -18,49 +18,66 @@ __device__ __forceinline__ void load_queries(u32 shared, const Params& params, c
                                    params.d_o_row_stride, rows, params.aligned);
   const Bytes16* const statistics = statistics_of(params, work.batch, tiles.head, tiles.first);
   for (int i = thread_index(); i < kQueryStep; i += kThreads)
-    copy_async_16(shared + kStepQueriesBytes + kStepOutputsBytes + i * kStatisticsBytes,
-                  statistics + i, i < rows);
+    copy_async_16(shared + kStepBytes + i * kStatisticsBytes, statistics + i, i < rows);
 }
 
-#if FW_DROPOUT
-// Which pairs of this lane's keys and of a tile's queries are kept. Each lane draws the bits of some
-// queries, for the keys of the warp.
-struct KeepBits {
-  u32 drawn[(kQueryStep + 31) / 32];
-
-  __device__ __forceinline__ void draw(u64 key, u32 head, u32 threshold, int first_row,
-                                       int first_key) {
-#pragma unroll
-    for (int i = 0; i < (kQueryStep + 31) / 32; ++i) {
-      const int row = first_row + i * 32 + lane_index();
-#if FW_BLOCKS
-      drawn[i] = keep_bits(key, head, row, first_key, threshold);
-#else
-      drawn[i] = keep_word(key, head, row, first_key / 32, threshold) >> first_key % 32;
+// What a warp knows of its keys with the queries at hand.
+struct WarpPairs {
+  int first_key;   // of the warp
+  u32 statistics;  // of the queries, in shared memory
+#if FW_ALIBI
+  float slope;
+  float distance;  // from this lane's first query to its first key
 #endif
-    }
+#if FW_DROPOUT
+  u64 dropout_key;
+  u32 drawn[(kQueryStep + 31) / 32];  // keep bits of some queries for the keys of the warp
+#endif
+
+  __device__ __forceinline__ void start(const Params& params, const KeyTile& work, int warp_row) {
+    first_key = work.key_begin + warp_row;
+#if FW_DROPOUT
+    dropout_key = find_dropout_key(params);
+#endif
+  }
+
+  // Goes on to the next tile of queries.
+  __device__ __forceinline__ void advance(const Params& params, const KeyTile& work,
+                                          const QueryTiles& tiles, u32 tile_statistics) {
+    statistics = tile_statistics;
+#if FW_ALIBI
+    const int lane = lane_index();
+    slope = find_slope(params, {work.batch, tiles.head, 0, 0}, score_factor(params));
+    distance =
+        static_cast<float>(first_key + lane / 4 - tiles.first - lane % 4 * 2 - params.q_position);
+#endif
+#if FW_DROPOUT
+    draw(params, static_cast<u32>(work.batch) * params.heads_q + tiles.head, tiles.first);
+#endif
+  }
+#if FW_DROPOUT
+
+  // Each lane draws the bits of every 32nd query.
+  __device__ __forceinline__ void draw(const Params& params, u32 head, int first_row) {
+#pragma unroll
+    for (int i = 0; i < (kQueryStep + 31) / 32; ++i)
+      drawn[i] = key_bits(dropout_key, head, first_row + i * 32 + lane_index(), first_key,
+                          params.drop_threshold);
   }
 
   // Bits of query 8n + 2t + j of the tile: that of key 8i + g of the warp is bit 8i.
-  __device__ __forceinline__ u32 of(int n, int j) const {
+  __device__ __forceinline__ u32 kept(int n, int j) const {
     const int lane = lane_index();
     return shuffle(drawn[n / 4], n % 4 * 8 + lane % 4 * 2 + j) >> lane / 4;
   }
-};
 #endif
+};
 
 // Turns the scores of a tile into weights, and the gradients of weights into those of scores.
 __device__ __forceinline__ void find_column_gradients(
     float (&scores)[kKeyRowTiles][kQueryTiles][4], float (&gradients)[kKeyRowTiles][kQueryTiles][4],
-    u32 statistics,
-#if FW_ALIBI
-    const Bias& bias,
-#endif
-#if FW_DROPOUT
-    const KeepBits& keep_bits,
-#endif
-    const Params& params) {
-  const u32 first = statistics + lane_index() % 4 * 2 * kStatisticsBytes;
+    const WarpPairs& pairs, const Params& params) {
+  const u32 first = pairs.statistics + lane_index() % 4 * 2 * kStatisticsBytes;
 #pragma unroll
   for (int n = 0; n < kQueryTiles; ++n) {
 #pragma unroll
@@ -68,14 +85,16 @@ __device__ __forceinline__ void find_column_gradients(
       const Statistics column =
           unpack_statistics(load_shared_16(first + (n * 8 + j) * kStatisticsBytes));
 #if FW_DROPOUT
-      const u32 kept = keep_bits.of(n, j);
+      const u32 kept = pairs.kept(n, j);
 #endif
 #pragma unroll
       for (int i = 0; i < 2 * kKeyRowTiles; ++i) {
         float& score = scores[i / 2][n][i % 2 * 2 + j];
         float& gradient = gradients[i / 2][n][i % 2 * 2 + j];
 #if FW_ALIBI
-        const float weight = find_weight(params, score, column.lse, bias, (i - n) * 8 - j);
+        const int step = (i - n) * 8 - j;
+        const float weight = find_weight(params, score, column.lse, pairs.slope,
+                                         pairs.distance + static_cast<float>(step));
 #else
         const float weight = find_weight(params, score, column.lse);
 #endif
@@ -113,29 +132,97 @@ __device__ __forceinline__ void hide_pairs(float (&weights)[kKeyRowTiles][kQuery
   }
 }
 
-// Computes kKeysPerBlock rows of dK, of dV, or of both, of one key head: walks over the queries, in
-// tiles, of all heads that share it.
-template <bool kForKeys, bool kForValues>
-__device__ __forceinline__ void sum_over_queries(const Params& params) {
-  const KeyTile work = find_key_tile(params);
-  const u32 keys = shared_memory();
-  const u32 values = keys + kKeysBytes;
-  const u32 stages = keys + kKeysBytes + kValuesBytes;
-  const int warp_row = warp_index() * 16 * kKeyRowTiles;
+// Starts the copy of the keys and values that a block owns.
+__device__ __forceinline__ void load_own_keys(u32 keys, const Params& params, const KeyTile& work) {
   const int rows = work.key_end - work.key_begin;
   load_tile<kKeysPerBlock, kHeadDim>(keys,
                                      params.k + work.batch * params.k_batch_stride +
                                          work.head * params.k_head_stride +
                                          work.key_begin * params.k_row_stride,
                                      params.k_row_stride, rows, params.aligned);
-  load_tile<kKeysPerBlock, kHeadDimV>(values,
+  load_tile<kKeysPerBlock, kHeadDimV>(keys + kKeysBytes,
                                       params.v + work.batch * params.v_batch_stride +
                                           work.head * params.v_head_stride +
                                           work.key_begin * params.v_row_stride,
                                       params.v_row_stride, rows, params.aligned);
+}
+
+// The sums of a warp, those of both gradients or of one.
+template <bool kForKeys, bool kForValues>
+struct KeySums {
+  float dk[kKeyRowTiles][kForKeys ? kHeadDim / 8 : 1][4];
+  float dv[kKeyRowTiles][kForValues ? kHeadDimV / 8 : 1][4];
+};
+
+// Adds what one tile of queries gives.
+template <bool kForKeys, bool kForValues>
+__device__ __forceinline__ void add_queries(KeySums<kForKeys, kForValues>& sums,
+                                            const Params& params, const KeyTile& work,
+                                            const QueryTiles& tiles, const WarpPairs& pairs,
+                                            bool test, u32 keys, u32 queries) {
+  const u32 values = keys + kKeysBytes, d_outputs = queries + kStepQueriesBytes;
+  const int warp_row = warp_index() * 16 * kKeyRowTiles;
+  float scores[kKeyRowTiles][kQueryTiles][4] = {}, gradients[kKeyRowTiles][kQueryTiles][4] = {};
+  multiply_rows<kHeadDim>(scores, query_address<kHeadDim>(keys, warp_row),
+                          key_address<kHeadDim>(queries));
+  if (kForKeys && params.dk != nullptr)
+    multiply_rows<kHeadDimV>(gradients, query_address<kHeadDimV>(values, warp_row),
+                             key_address<kHeadDimV>(d_outputs));
+  find_column_gradients(scores, gradients, pairs, params);
+  if (test) hide_pairs(scores, gradients, params, work, tiles, pairs.first_key);
+  u32 packed[kKeyRowTiles][kQueryStep / kMmaK][4];
+  if constexpr (kForValues) {
+    if (params.dv != nullptr) {
+      pack_rows(packed, scores);
+      add_columns<kHeadDimV>(sums.dv, packed, value_address<kHeadDimV>(d_outputs));
+    }
+  }
+  if constexpr (kForKeys) {
+    if (params.dk != nullptr) {
+      pack_rows(packed, gradients);
+      add_columns<kHeadDim>(sums.dk, packed, value_address<kHeadDim>(queries));
+    }
+  }
+}
+
+// Writes what a block has summed up. It takes the place of its keys and values.
+template <bool kForKeys, bool kForValues>
+__device__ __forceinline__ void write_sums(const KeySums<kForKeys, kForValues>& sums,
+                                           const Params& params, const KeyTile& work, u32 keys) {
+  const u32 values = keys + kKeysBytes;
+  const int warp_row = warp_index() * 16 * kKeyRowTiles, rows = work.key_end - work.key_begin;
+  if constexpr (kForKeys) put_rows<kHeadDim>(keys, sums.dk, gradient_factor(params), warp_row);
+#if FW_DROPOUT
+  if constexpr (kForValues) put_rows<kHeadDimV>(values, sums.dv, params.keep_scale, warp_row);
+#else
+  if constexpr (kForValues) put_rows<kHeadDimV>(values, sums.dv, 1.0f, warp_row);
+#endif
+  synchronize_block();
+  if (kForKeys && params.dk != nullptr)
+    store_tile<kKeysPerBlock, kHeadDim>(params.dk + work.batch * params.dk_batch_stride +
+                                            work.head * params.dk_head_stride +
+                                            work.key_begin * params.dk_row_stride,
+                                        params.dk_row_stride, keys, rows, params.aligned);
+  if (kForValues && params.dv != nullptr)
+    store_tile<kKeysPerBlock, kHeadDimV>(params.dv + work.batch * params.dv_batch_stride +
+                                             work.head * params.dv_head_stride +
+                                             work.key_begin * params.dv_row_stride,
+                                         params.dv_row_stride, values, rows, params.aligned);
+}
+
+// Computes kKeysPerBlock rows of dK, of dV, or of both, of one key head: walks over the queries, in
+// tiles, of all heads that share it.
+template <bool kForKeys, bool kForValues>
+__device__ __forceinline__ void sum_over_queries(const Params& params) {
+  const KeyTile work = find_key_tile(params);
+  const u32 keys = shared_memory(), stages = keys + kKeysBytes + kValuesBytes;
+  const int warp_row = warp_index() * 16 * kKeyRowTiles;
+  load_own_keys(keys, params, work);
   QueryTiles tiles;
   tiles.start(params, work);
-#if !FW_ONE_STAGE
+#if FW_ONE_STAGE
+  commit_copies();
+#else
   QueryTiles loads = tiles;  // runs ahead of the computation
 #pragma unroll
   for (int stage = 0; stage < kStages - 1; ++stage) {
@@ -146,25 +233,12 @@ __device__ __forceinline__ void sum_over_queries(const Params& params) {
     commit_copies();
   }
   int stage = 0;
-#else
-  commit_copies();
 #endif
-
-  const u32 row_keys = query_address<kHeadDim>(keys, warp_row);
-  const u32 row_values = query_address<kHeadDimV>(values, warp_row);
   WarpQueries warp_queries;
   warp_queries.start(params, work, warp_row, 16 * kKeyRowTiles);
-  const bool for_keys = kForKeys && params.dk != nullptr;
-  const bool for_values = kForValues && params.dv != nullptr;
-#if FW_DROPOUT
-  const u64 dropout_key = find_dropout_key(params);
-  KeepBits keep_bits;
-#endif
-#if FW_ALIBI
-  Bias bias;
-#endif
-  float sums[kKeyRowTiles][kForKeys ? kHeadDim / 8 : 1][4] = {};
-  float sums_v[kKeyRowTiles][kForValues ? kHeadDimV / 8 : 1][4] = {};
+  WarpPairs pairs;
+  pairs.start(params, work, warp_row);
+  KeySums<kForKeys, kForValues> sums = {};
 
   for (; !tiles.done; tiles.advance(params, work)) {
 #if FW_ONE_STAGE
@@ -189,68 +263,14 @@ __device__ __forceinline__ void sum_over_queries(const Params& params) {
     stage = stage + 1 == kStages ? 0 : stage + 1;
 #endif
     if (!warp_queries.visible(tiles)) continue;
-    const u32 d_outputs = queries + kStepQueriesBytes;
-    const u32 statistics = d_outputs + kStepOutputsBytes;
-    const int first_key = work.key_begin + warp_row;
-    float scores[kKeyRowTiles][kQueryTiles][4] = {}, gradients[kKeyRowTiles][kQueryTiles][4] = {};
-    multiply_rows<kHeadDim>(scores, row_keys, key_address<kHeadDim>(queries));
-    if (for_keys)
-      multiply_rows<kHeadDimV>(gradients, row_values, key_address<kHeadDimV>(d_outputs));
-#if FW_DROPOUT
-    keep_bits.draw(dropout_key, static_cast<u32>(work.batch) * params.heads_q + tiles.head,
-                   params.drop_threshold, tiles.first, first_key);
-#endif
-#if FW_ALIBI
-    const QueryTile head = {work.batch, tiles.head, 0, 0};
-    bias.slope = find_slope(params, head, score_factor(params));
-    bias.distance = static_cast<float>(first_key + lane_index() / 4 - tiles.first -
-                                       lane_index() % 4 * 2 - params.q_position);
-#endif
-    find_column_gradients(scores, gradients, statistics,
-#if FW_ALIBI
-                          bias,
-#endif
-#if FW_DROPOUT
-                          keep_bits,
-#endif
-                          params);
-    if (warp_queries.needs_test(tiles))
-      hide_pairs(scores, gradients, params, work, tiles, first_key);
-    u32 packed[kKeyRowTiles][kQueryStep / kMmaK][4];
-    if constexpr (kForValues) {
-      if (for_values) {
-        pack_rows(packed, scores);
-        add_columns<kHeadDimV>(sums_v, packed, value_address<kHeadDimV>(d_outputs));
-      }
-    }
-    if constexpr (kForKeys) {
-      if (for_keys) {
-        pack_rows(packed, gradients);
-        add_columns<kHeadDim>(sums, packed, value_address<kHeadDim>(queries));
-      }
-    }
+    pairs.advance(params, work, tiles, queries + kStepBytes);
+    add_queries(sums, params, work, tiles, pairs, warp_queries.needs_test(tiles), keys, queries);
   }
 
-  // The results take the place of keys and values, when their last reader is done.
+  // The last reader of the keys is done.
   wait_copies<0>();
   synchronize_block();
-  if constexpr (kForKeys) put_rows<kHeadDim>(keys, sums, gradient_factor(params), warp_row);
-#if FW_DROPOUT
-  if constexpr (kForValues) put_rows<kHeadDimV>(values, sums_v, params.keep_scale, warp_row);
-#else
-  if constexpr (kForValues) put_rows<kHeadDimV>(values, sums_v, 1.0f, warp_row);
-#endif
-  synchronize_block();
-  if (for_keys)
-    store_tile<kKeysPerBlock, kHeadDim>(params.dk + work.batch * params.dk_batch_stride +
-                                            work.head * params.dk_head_stride +
-                                            work.key_begin * params.dk_row_stride,
-                                        params.dk_row_stride, keys, rows, params.aligned);
-  if (for_values)
-    store_tile<kKeysPerBlock, kHeadDimV>(params.dv + work.batch * params.dv_batch_stride +
-                                             work.head * params.dv_head_stride +
-                                             work.key_begin * params.dv_row_stride,
-                                         params.dv_row_stride, values, rows, params.aligned);
+  write_sums(sums, params, work, keys);
 }
 
 #if FW_SPLIT_KEYS

@@ -1,6 +1,6 @@
 //~ The matrix products of the backward pass. A warp owns rows (queries, or keys) and walks over
-//~ columns (the others): it multiplies rows by columns along a head dim, and what becomes of that by
-//~ the columns again.
+//~ columns (the others): it multiplies rows by columns along a head dim, and what becomes of that
+//~ by the columns again.
 #if FW_FP32
 // The tensor cores cut off, with every sum, what does not fit into it. Sums of a few steps lose
 // little by that; they are then added with rounding.

@@ -14,22 +14,34 @@ __device__ __forceinline__ void load_keys(u32 shared, const Params& params, cons
                                 params.v_row_stride, params.seq_kv - tiles.first, params.aligned);
 }
 
-// The statistics of this lane's rows.
-__device__ __forceinline__ void load_statistics(Statistics (&rows)[kRowTiles][2],
-                                                const Params& params, const QueryTile& work,
-                                                int first_row) {
+// What a warp knows of its queries.
+struct WarpRows {
+  Statistics statistics[kRowTiles][2];  // of this lane's rows
+#if FW_ALIBI
+  float slope;
+  int position;  // of this lane's first row
+#endif
+
+  __device__ __forceinline__ void start(const Params& params, const QueryTile& work,
+                                        int first_row) {
+    const int lane_row = first_row + lane_index() / 4;
 #pragma unroll
-  for (int m = 0; m < kRowTiles; ++m) {
+    for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = first_row + m * 16 + half * 8 + lane_index() / 4;
-      rows[m][half] = {infinity(), 0.0f};
-      if (row < work.row_end)
-        rows[m][half] =
-            unpack_statistics(load_global(statistics_of(params, work.batch, work.head, row)));
+      for (int half = 0; half < 2; ++half) {
+        const int row = lane_row + m * 16 + half * 8;
+        statistics[m][half] = {infinity(), 0.0f};
+        if (row < work.row_end)
+          statistics[m][half] =
+              unpack_statistics(load_global(statistics_of(params, work.batch, work.head, row)));
+      }
     }
+#if FW_ALIBI
+    slope = find_slope(params, work, score_factor(params));
+    position = lane_row + params.q_position;
+#endif
   }
-}
+};
 
 #if FW_DROPOUT
 // Sets the gradients of dropped weights to zero. The four lanes of a quad share the keep words of
@@ -63,28 +75,29 @@ __device__ __forceinline__ void drop_gradients(float (&d_weights)[kRowTiles][kKe
 #endif
 
 // Turns the gradients of the weights of a tile into those of its scores.
-__device__ __forceinline__ void find_row_gradients(float (&scores)[kRowTiles][kKeyTiles][4],
+__device__ __forceinline__ void find_row_gradients(const float (&scores)[kRowTiles][kKeyTiles][4],
                                                    float (&gradients)[kRowTiles][kKeyTiles][4],
-                                                   const Statistics (&rows)[kRowTiles][2],
+                                                   const WarpRows& rows, const Params& params,
+                                                   int first_key) {
 #if FW_ALIBI
-                                                   const Bias& bias,
+  const float distance = static_cast<float>(first_key + lane_index() % 4 * 2 - rows.position);
 #endif
-                                                   const Params& params) {
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const Statistics& row = rows[m][i / 2];
+        const Statistics& row = rows.statistics[m][i / 2];
+        const float score = scores[m][n][i];
 #if FW_ALIBI
         const int step = (n - i / 2 - 2 * m) * 8 + i % 2;
-        const float weight = find_weight(params, scores[m][n][i], row.lse, bias, step);
+        const float weight =
+            find_weight(params, score, row.lse, rows.slope, distance + static_cast<float>(step));
 #else
-        const float weight = find_weight(params, scores[m][n][i], row.lse);
+        const float weight = find_weight(params, score, row.lse);
 #endif
-        gradients[m][n][i] =
-            score_gradient(params, weight, gradients[m][n][i], row.delta, scores[m][n][i]);
+        gradients[m][n][i] = score_gradient(params, weight, gradients[m][n][i], row.delta, score);
       }
     }
   }
@@ -147,15 +160,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
 
   const u32 row_queries = query_address<kHeadDim>(queries, warp_row);
   const u32 row_outputs = query_address<kHeadDimV>(d_outputs, warp_row);
-  Statistics statistics[kRowTiles][2];
-  load_statistics(statistics, params, work, work.row_begin + warp_row);
+  WarpRows warp_rows;
+  warp_rows.start(params, work, work.row_begin + warp_row);
   WarpKeys warp_keys;
   warp_keys.start(params, work, warp_row, 16 * kRowTiles);
-#if FW_ALIBI
-  Bias bias;
-  bias.slope = find_slope(params, work, score_factor(params));
-  const int first_q = work.row_begin + warp_row + lane_index() / 4 + params.q_position;
-#endif
 #if FW_DROPOUT
   const u64 dropout_key = find_dropout_key(params);
   const u32 dropout_head = static_cast<u32>(work.batch) * params.heads_q + work.head;
@@ -192,12 +200,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     drop_gradients(gradients, dropout_key, dropout_head, params.drop_threshold,
                    work.row_begin + warp_row, tiles.first);
 #endif
-#if FW_ALIBI
-    bias.distance = static_cast<float>(tiles.first + lane_index() % 4 * 2 - first_q);
-    find_row_gradients(scores, gradients, statistics, bias, params);
-#else
-    find_row_gradients(scores, gradients, statistics, params);
-#endif
+    find_row_gradients(scores, gradients, warp_rows, params, tiles.first);
     if (warp_keys.needs_test(tiles))
       hide_gradients(gradients, params, work, tiles, work.row_begin + warp_row);
     u32 packed[kRowTiles][kTileKv / kMmaK][4];

@@ -18,37 +18,31 @@ __device__ __forceinline__ Statistics unpack_statistics(const Bytes16& bytes) {
   return {bits_float(bytes.word[0]), bits_float(bytes.word[1])};
 }
 
-// What scores are multiplied by in the exponent of two.
-__device__ __forceinline__ float score_factor(const Params& params) {
 #if FW_SOFTCAP
-  return params.softcap_log2;
-#else
-  return params.scale_log2;
-#endif
-}
+// What scores are multiplied by in the exponent of two.
+__device__ __forceinline__ float score_factor(const Params& params) { return params.softcap_log2; }
 
 // The gradient of a score over that of its plain product, softmax_scale apart.
 __device__ __forceinline__ float score_gradient(const Params& params, float weight, float d_weight,
                                                 float delta, float score) {
-#if FW_SOFTCAP
   return weight * (d_weight - delta) * derivative(params, score);
-#else
-  return weight * (d_weight - delta);
-#endif
 }
+#else
+// What scores are multiplied by in the exponent of two.
+__device__ __forceinline__ float score_factor(const Params& params) { return params.scale_log2; }
+
+// The gradient of a score, softmax_scale apart.
+__device__ __forceinline__ float score_gradient(const Params& params, float weight, float d_weight,
+                                                float delta, float score) {
+  return weight * (d_weight - delta);
+}
+#endif
 
 #if FW_ALIBI
-// What a head adds to its scores: slope * (kv - q), in the units of modified().
-struct Bias {
-  float slope;
-  float distance;  // of the first element of this lane
-};
-
-// The weight of a score, `step` keys further on than the first element.
+// The weight of a score whose key is `distance` further on than the query.
 __device__ __forceinline__ float find_weight(const Params& params, float score, float lse,
-                                             const Bias& bias, int step) {
-  const float changed =
-      modified(params, score, bias.slope, bias.distance + static_cast<float>(step));
+                                             float slope, float distance) {
+  const float changed = modified(params, score, slope, distance);
   return exp2_approx(fused_multiply_add(changed, score_factor(params), -lse));
 }
 #elif FW_SOFTCAP

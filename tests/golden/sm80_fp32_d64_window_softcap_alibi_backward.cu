@@ -315,8 +315,7 @@ struct RowRange {
   int full_begin, full_end;
 };
 
-__device__ __forceinline__ RowRange visible_rows(const Params& params, int kv_first,
-                                                 int kv_last) {
+__device__ __forceinline__ RowRange visible_rows(const Params& params, int kv_first, int kv_last) {
   RowRange rows;
   rows.begin = larger(0, kv_first - params.window_right - params.q_position);
   rows.end = smaller(params.seq_q, kv_last + params.window_left + 1 - params.q_position);
@@ -333,7 +332,8 @@ __device__ __forceinline__ float modified(const Params& params, float score, flo
 
 // By how much a score grows under the cap when it grows by 1 before.
 __device__ __forceinline__ float derivative(const Params& params, float score) {
-  return fused_multiply_add(-tanh_exact(params.tanh_scale * score), tanh_exact(params.tanh_scale * score), 1.0f);
+  const float capped = tanh_exact(params.tanh_scale * score);
+  return fused_multiply_add(-capped, capped, 1.0f);
 }
 
 // A tile of query rows of one head. Positions count from the first key: row i sits at i +
@@ -713,9 +713,7 @@ __device__ __forceinline__ Statistics unpack_statistics(const Bytes16& bytes) {
 }
 
 // What scores are multiplied by in the exponent of two.
-__device__ __forceinline__ float score_factor(const Params& params) {
-  return params.softcap_log2;
-}
+__device__ __forceinline__ float score_factor(const Params& params) { return params.softcap_log2; }
 
 // The gradient of a score over that of its plain product, softmax_scale apart.
 __device__ __forceinline__ float score_gradient(const Params& params, float weight, float d_weight,
@@ -723,17 +721,10 @@ __device__ __forceinline__ float score_gradient(const Params& params, float weig
   return weight * (d_weight - delta) * derivative(params, score);
 }
 
-// What a head adds to its scores: slope * (kv - q), in the units of modified().
-struct Bias {
-  float slope;
-  float distance;  // of the first element of this lane
-};
-
-// The weight of a score, `step` keys further on than the first element.
+// The weight of a score whose key is `distance` further on than the query.
 __device__ __forceinline__ float find_weight(const Params& params, float score, float lse,
-                                             const Bias& bias, int step) {
-  const float changed =
-      modified(params, score, bias.slope, bias.distance + static_cast<float>(step));
+                                             float slope, float distance) {
+  const float changed = modified(params, score, slope, distance);
   return exp2_approx(fused_multiply_add(changed, score_factor(params), -lse));
 }
 
@@ -836,40 +827,49 @@ __device__ __forceinline__ void load_keys(u32 shared, const Params& params, cons
                                 params.v_row_stride, params.seq_kv - tiles.first, params.aligned);
 }
 
-// The statistics of this lane's rows.
-__device__ __forceinline__ void load_statistics(Statistics (&rows)[kRowTiles][2],
-                                                const Params& params, const QueryTile& work,
-                                                int first_row) {
+// What a warp knows of its queries.
+struct WarpRows {
+  Statistics statistics[kRowTiles][2];  // of this lane's rows
+  float slope;
+  int position;  // of this lane's first row
+
+  __device__ __forceinline__ void start(const Params& params, const QueryTile& work,
+                                        int first_row) {
+    const int lane_row = first_row + lane_index() / 4;
 #pragma unroll
-  for (int m = 0; m < kRowTiles; ++m) {
+    for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = first_row + m * 16 + half * 8 + lane_index() / 4;
-      rows[m][half] = {infinity(), 0.0f};
-      if (row < work.row_end)
-        rows[m][half] =
-            unpack_statistics(load_global(statistics_of(params, work.batch, work.head, row)));
+      for (int half = 0; half < 2; ++half) {
+        const int row = lane_row + m * 16 + half * 8;
+        statistics[m][half] = {infinity(), 0.0f};
+        if (row < work.row_end)
+          statistics[m][half] =
+              unpack_statistics(load_global(statistics_of(params, work.batch, work.head, row)));
+      }
     }
+    slope = find_slope(params, work, score_factor(params));
+    position = lane_row + params.q_position;
   }
-}
+};
 
 // Turns the gradients of the weights of a tile into those of its scores.
-__device__ __forceinline__ void find_row_gradients(float (&scores)[kRowTiles][kKeyTiles][4],
+__device__ __forceinline__ void find_row_gradients(const float (&scores)[kRowTiles][kKeyTiles][4],
                                                    float (&gradients)[kRowTiles][kKeyTiles][4],
-                                                   const Statistics (&rows)[kRowTiles][2],
-                                                   const Bias& bias,
-                                                   const Params& params) {
+                                                   const WarpRows& rows, const Params& params,
+                                                   int first_key) {
+  const float distance = static_cast<float>(first_key + lane_index() % 4 * 2 - rows.position);
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
     for (int n = 0; n < kKeyTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const Statistics& row = rows[m][i / 2];
+        const Statistics& row = rows.statistics[m][i / 2];
+        const float score = scores[m][n][i];
         const int step = (n - i / 2 - 2 * m) * 8 + i % 2;
-        const float weight = find_weight(params, scores[m][n][i], row.lse, bias, step);
-        gradients[m][n][i] =
-            score_gradient(params, weight, gradients[m][n][i], row.delta, scores[m][n][i]);
+        const float weight =
+            find_weight(params, score, row.lse, rows.slope, distance + static_cast<float>(step));
+        gradients[m][n][i] = score_gradient(params, weight, gradients[m][n][i], row.delta, score);
       }
     }
   }
@@ -919,13 +919,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
 
   const u32 row_queries = query_address<kHeadDim>(queries, warp_row);
   const u32 row_outputs = query_address<kHeadDimV>(d_outputs, warp_row);
-  Statistics statistics[kRowTiles][2];
-  load_statistics(statistics, params, work, work.row_begin + warp_row);
+  WarpRows warp_rows;
+  warp_rows.start(params, work, work.row_begin + warp_row);
   WarpKeys warp_keys;
   warp_keys.start(params, work, warp_row, 16 * kRowTiles);
-  Bias bias;
-  bias.slope = find_slope(params, work, score_factor(params));
-  const int first_q = work.row_begin + warp_row + lane_index() / 4 + params.q_position;
   float sums[kRowTiles][kHeadDim / 8][4] = {};
 
   for (; !tiles.done; tiles.advance(params)) {
@@ -940,8 +937,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     float scores[kRowTiles][kKeyTiles][4] = {}, gradients[kRowTiles][kKeyTiles][4] = {};
     multiply_rows<kHeadDim>(scores, row_queries, key_address<kHeadDim>(keys));
     multiply_rows<kHeadDimV>(gradients, row_outputs, key_address<kHeadDimV>(keys + kStepKeysBytes));
-    bias.distance = static_cast<float>(tiles.first + lane_index() % 4 * 2 - first_q);
-    find_row_gradients(scores, gradients, statistics, bias, params);
+    find_row_gradients(scores, gradients, warp_rows, params, tiles.first);
     if (warp_keys.needs_test(tiles))
       hide_gradients(gradients, params, work, tiles, work.row_begin + warp_row);
     u32 packed[kRowTiles][kTileKv / kMmaK][4];
@@ -960,8 +956,8 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
                                params.dq_row_stride, queries, rows, params.aligned);
 }
 
-// Starts the copy of one tile of queries, of the gradients of their outputs, and of what is known of
-// them.
+// Starts the copy of one tile of queries, of the gradients of their outputs, and of their
+// statistics.
 __device__ __forceinline__ void load_queries(u32 shared, const Params& params, const KeyTile& work,
                                              const QueryTiles& tiles) {
   const int rows = params.seq_q - tiles.first;
@@ -977,17 +973,36 @@ __device__ __forceinline__ void load_queries(u32 shared, const Params& params, c
                                    params.d_o_row_stride, rows, params.aligned);
   const Bytes16* const statistics = statistics_of(params, work.batch, tiles.head, tiles.first);
   for (int i = thread_index(); i < kQueryStep; i += kThreads)
-    copy_async_16(shared + kStepQueriesBytes + kStepOutputsBytes + i * kStatisticsBytes,
-                  statistics + i, i < rows);
+    copy_async_16(shared + kStepBytes + i * kStatisticsBytes, statistics + i, i < rows);
 }
+
+// What a warp knows of its keys with the queries at hand.
+struct WarpPairs {
+  int first_key;   // of the warp
+  u32 statistics;  // of the queries, in shared memory
+  float slope;
+  float distance;  // from this lane's first query to its first key
+
+  __device__ __forceinline__ void start(const Params& params, const KeyTile& work, int warp_row) {
+    first_key = work.key_begin + warp_row;
+  }
+
+  // Goes on to the next tile of queries.
+  __device__ __forceinline__ void advance(const Params& params, const KeyTile& work,
+                                          const QueryTiles& tiles, u32 tile_statistics) {
+    statistics = tile_statistics;
+    const int lane = lane_index();
+    slope = find_slope(params, {work.batch, tiles.head, 0, 0}, score_factor(params));
+    distance =
+        static_cast<float>(first_key + lane / 4 - tiles.first - lane % 4 * 2 - params.q_position);
+  }
+};
 
 // Turns the scores of a tile into weights, and the gradients of weights into those of scores.
 __device__ __forceinline__ void find_column_gradients(
     float (&scores)[kKeyRowTiles][kQueryTiles][4], float (&gradients)[kKeyRowTiles][kQueryTiles][4],
-    u32 statistics,
-    const Bias& bias,
-    const Params& params) {
-  const u32 first = statistics + lane_index() % 4 * 2 * kStatisticsBytes;
+    const WarpPairs& pairs, const Params& params) {
+  const u32 first = pairs.statistics + lane_index() % 4 * 2 * kStatisticsBytes;
 #pragma unroll
   for (int n = 0; n < kQueryTiles; ++n) {
 #pragma unroll
@@ -998,7 +1013,9 @@ __device__ __forceinline__ void find_column_gradients(
       for (int i = 0; i < 2 * kKeyRowTiles; ++i) {
         float& score = scores[i / 2][n][i % 2 * 2 + j];
         float& gradient = gradients[i / 2][n][i % 2 * 2 + j];
-        const float weight = find_weight(params, score, column.lse, bias, (i - n) * 8 - j);
+        const int step = (i - n) * 8 - j;
+        const float weight = find_weight(params, score, column.lse, pairs.slope,
+                                         pairs.distance + static_cast<float>(step));
         gradient = score_gradient(params, weight, gradient, column.delta, score);
         score = weight;
       }
@@ -1027,39 +1044,96 @@ __device__ __forceinline__ void hide_pairs(float (&weights)[kKeyRowTiles][kQuery
   }
 }
 
-// Computes kKeysPerBlock rows of dK, of dV, or of both, of one key head: walks over the queries, in
-// tiles, of all heads that share it.
-template <bool kForKeys, bool kForValues>
-__device__ __forceinline__ void sum_over_queries(const Params& params) {
-  const KeyTile work = find_key_tile(params);
-  const u32 keys = shared_memory();
-  const u32 values = keys + kKeysBytes;
-  const u32 stages = keys + kKeysBytes + kValuesBytes;
-  const int warp_row = warp_index() * 16 * kKeyRowTiles;
+// Starts the copy of the keys and values that a block owns.
+__device__ __forceinline__ void load_own_keys(u32 keys, const Params& params, const KeyTile& work) {
   const int rows = work.key_end - work.key_begin;
   load_tile<kKeysPerBlock, kHeadDim>(keys,
                                      params.k + work.batch * params.k_batch_stride +
                                          work.head * params.k_head_stride +
                                          work.key_begin * params.k_row_stride,
                                      params.k_row_stride, rows, params.aligned);
-  load_tile<kKeysPerBlock, kHeadDimV>(values,
+  load_tile<kKeysPerBlock, kHeadDimV>(keys + kKeysBytes,
                                       params.v + work.batch * params.v_batch_stride +
                                           work.head * params.v_head_stride +
                                           work.key_begin * params.v_row_stride,
                                       params.v_row_stride, rows, params.aligned);
+}
+
+// The sums of a warp, those of both gradients or of one.
+template <bool kForKeys, bool kForValues>
+struct KeySums {
+  float dk[kKeyRowTiles][kForKeys ? kHeadDim / 8 : 1][4];
+  float dv[kKeyRowTiles][kForValues ? kHeadDimV / 8 : 1][4];
+};
+
+// Adds what one tile of queries gives.
+template <bool kForKeys, bool kForValues>
+__device__ __forceinline__ void add_queries(KeySums<kForKeys, kForValues>& sums,
+                                            const Params& params, const KeyTile& work,
+                                            const QueryTiles& tiles, const WarpPairs& pairs,
+                                            bool test, u32 keys, u32 queries) {
+  const u32 values = keys + kKeysBytes, d_outputs = queries + kStepQueriesBytes;
+  const int warp_row = warp_index() * 16 * kKeyRowTiles;
+  float scores[kKeyRowTiles][kQueryTiles][4] = {}, gradients[kKeyRowTiles][kQueryTiles][4] = {};
+  multiply_rows<kHeadDim>(scores, query_address<kHeadDim>(keys, warp_row),
+                          key_address<kHeadDim>(queries));
+  if (kForKeys && params.dk != nullptr)
+    multiply_rows<kHeadDimV>(gradients, query_address<kHeadDimV>(values, warp_row),
+                             key_address<kHeadDimV>(d_outputs));
+  find_column_gradients(scores, gradients, pairs, params);
+  if (test) hide_pairs(scores, gradients, params, work, tiles, pairs.first_key);
+  u32 packed[kKeyRowTiles][kQueryStep / kMmaK][4];
+  if constexpr (kForValues) {
+    if (params.dv != nullptr) {
+      pack_rows(packed, scores);
+      add_columns<kHeadDimV>(sums.dv, packed, value_address<kHeadDimV>(d_outputs));
+    }
+  }
+  if constexpr (kForKeys) {
+    if (params.dk != nullptr) {
+      pack_rows(packed, gradients);
+      add_columns<kHeadDim>(sums.dk, packed, value_address<kHeadDim>(queries));
+    }
+  }
+}
+
+// Writes what a block has summed up. It takes the place of its keys and values.
+template <bool kForKeys, bool kForValues>
+__device__ __forceinline__ void write_sums(const KeySums<kForKeys, kForValues>& sums,
+                                           const Params& params, const KeyTile& work, u32 keys) {
+  const u32 values = keys + kKeysBytes;
+  const int warp_row = warp_index() * 16 * kKeyRowTiles, rows = work.key_end - work.key_begin;
+  if constexpr (kForKeys) put_rows<kHeadDim>(keys, sums.dk, gradient_factor(params), warp_row);
+  if constexpr (kForValues) put_rows<kHeadDimV>(values, sums.dv, 1.0f, warp_row);
+  synchronize_block();
+  if (kForKeys && params.dk != nullptr)
+    store_tile<kKeysPerBlock, kHeadDim>(params.dk + work.batch * params.dk_batch_stride +
+                                            work.head * params.dk_head_stride +
+                                            work.key_begin * params.dk_row_stride,
+                                        params.dk_row_stride, keys, rows, params.aligned);
+  if (kForValues && params.dv != nullptr)
+    store_tile<kKeysPerBlock, kHeadDimV>(params.dv + work.batch * params.dv_batch_stride +
+                                             work.head * params.dv_head_stride +
+                                             work.key_begin * params.dv_row_stride,
+                                         params.dv_row_stride, values, rows, params.aligned);
+}
+
+// Computes kKeysPerBlock rows of dK, of dV, or of both, of one key head: walks over the queries, in
+// tiles, of all heads that share it.
+template <bool kForKeys, bool kForValues>
+__device__ __forceinline__ void sum_over_queries(const Params& params) {
+  const KeyTile work = find_key_tile(params);
+  const u32 keys = shared_memory(), stages = keys + kKeysBytes + kValuesBytes;
+  const int warp_row = warp_index() * 16 * kKeyRowTiles;
+  load_own_keys(keys, params, work);
   QueryTiles tiles;
   tiles.start(params, work);
   commit_copies();
-
-  const u32 row_keys = query_address<kHeadDim>(keys, warp_row);
-  const u32 row_values = query_address<kHeadDimV>(values, warp_row);
   WarpQueries warp_queries;
   warp_queries.start(params, work, warp_row, 16 * kKeyRowTiles);
-  const bool for_keys = kForKeys && params.dk != nullptr;
-  const bool for_values = kForValues && params.dv != nullptr;
-  Bias bias;
-  float sums[kKeyRowTiles][kForKeys ? kHeadDim / 8 : 1][4] = {};
-  float sums_v[kKeyRowTiles][kForValues ? kHeadDimV / 8 : 1][4] = {};
+  WarpPairs pairs;
+  pairs.start(params, work, warp_row);
+  KeySums<kForKeys, kForValues> sums = {};
 
   for (; !tiles.done; tiles.advance(params, work)) {
     // Every warp is done with the last tile: this one takes its place.
@@ -1070,53 +1144,14 @@ __device__ __forceinline__ void sum_over_queries(const Params& params) {
     synchronize_block();
     const u32 queries = stages;
     if (!warp_queries.visible(tiles)) continue;
-    const u32 d_outputs = queries + kStepQueriesBytes;
-    const u32 statistics = d_outputs + kStepOutputsBytes;
-    const int first_key = work.key_begin + warp_row;
-    float scores[kKeyRowTiles][kQueryTiles][4] = {}, gradients[kKeyRowTiles][kQueryTiles][4] = {};
-    multiply_rows<kHeadDim>(scores, row_keys, key_address<kHeadDim>(queries));
-    if (for_keys)
-      multiply_rows<kHeadDimV>(gradients, row_values, key_address<kHeadDimV>(d_outputs));
-    const QueryTile head = {work.batch, tiles.head, 0, 0};
-    bias.slope = find_slope(params, head, score_factor(params));
-    bias.distance = static_cast<float>(first_key + lane_index() / 4 - tiles.first -
-                                       lane_index() % 4 * 2 - params.q_position);
-    find_column_gradients(scores, gradients, statistics,
-                          bias,
-                          params);
-    if (warp_queries.needs_test(tiles))
-      hide_pairs(scores, gradients, params, work, tiles, first_key);
-    u32 packed[kKeyRowTiles][kQueryStep / kMmaK][4];
-    if constexpr (kForValues) {
-      if (for_values) {
-        pack_rows(packed, scores);
-        add_columns<kHeadDimV>(sums_v, packed, value_address<kHeadDimV>(d_outputs));
-      }
-    }
-    if constexpr (kForKeys) {
-      if (for_keys) {
-        pack_rows(packed, gradients);
-        add_columns<kHeadDim>(sums, packed, value_address<kHeadDim>(queries));
-      }
-    }
+    pairs.advance(params, work, tiles, queries + kStepBytes);
+    add_queries(sums, params, work, tiles, pairs, warp_queries.needs_test(tiles), keys, queries);
   }
 
-  // The results take the place of keys and values, when their last reader is done.
+  // The last reader of the keys is done.
   wait_copies<0>();
   synchronize_block();
-  if constexpr (kForKeys) put_rows<kHeadDim>(keys, sums, gradient_factor(params), warp_row);
-  if constexpr (kForValues) put_rows<kHeadDimV>(values, sums_v, 1.0f, warp_row);
-  synchronize_block();
-  if (for_keys)
-    store_tile<kKeysPerBlock, kHeadDim>(params.dk + work.batch * params.dk_batch_stride +
-                                            work.head * params.dk_head_stride +
-                                            work.key_begin * params.dk_row_stride,
-                                        params.dk_row_stride, keys, rows, params.aligned);
-  if (for_values)
-    store_tile<kKeysPerBlock, kHeadDimV>(params.dv + work.batch * params.dv_batch_stride +
-                                             work.head * params.dv_head_stride +
-                                             work.key_begin * params.dv_row_stride,
-                                         params.dv_row_stride, values, rows, params.aligned);
+  write_sums(sums, params, work, keys);
 }
 
 // One block computes kKeysPerBlock rows of dK and of dV.
