@@ -24,8 +24,10 @@ struct Schedule {
   int longest_first = 0;   // sm90: 1 orders the query tiles of many heads by their length
   int half_tiles = 0;  // sm90: 1 lets a consumer compute half of a tile of keys under a causal mask
   int query_prefetch = 0;  // sm90: 1 brings the queries of the next tile while one is computed
-  int step_q = 0;          // sm90, backward: queries per step of the kernel that owns keys
-  int add_queries = 0;     // sm90, backward: 1 lets that kernel add to the gradients of queries, too
+  int keys_per_block = 0;  // sm80, backward: keys per block of the kernel for dK and dV
+  int query_step = 0;      // backward: queries per step of the kernel for dK and dV
+  int split_keys = 0;      // sm80, backward: 1 gives dK and dV kernels of their own
+  int add_queries = 0;     // sm90, backward: 1 lets the kernel for dK and dV add to dQ, too
   int key_block = 0;       // CPU: keys per register tile of Q K^T
   int dim_block = 0;       // CPU: head dims per register tile of P V
   int unroll = 0;          // CPU: steps of the inner loops in one turn

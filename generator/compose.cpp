@@ -216,8 +216,8 @@ std::vector<Line> print_query_ranges(Mask::Kind kind) {
   add(lines, "};");
   add(lines, "");
   add(lines,
-      "__device__ __forceinline__ RowRange visible_rows(const Params& params, int kv_first,");
-  add(lines, "                                                 int kv_last) {");
+      "__device__ __forceinline__ RowRange visible_rows(const Params& params, int kv_first, int "
+      "kv_last) {");
   const auto row_of = [](const ExprPtr& position) {
     if (position->op == Op::variable && position->name == "q_begin") return std::string("0");
     if (position->op == Op::variable && position->name == "q_end")
@@ -266,11 +266,15 @@ std::vector<Line> print_score(const Problem& problem) {
 std::vector<Line> print_derivative(const Problem& problem) {
   std::vector<Line> lines;
   if (!problem.softcap) return lines;
-  const FoldedScore folded = fold_score(score_derivative(problem));
-  const CudaNames names = {{"score", "score"}, {"softmax_scale / softcap", "params.tanh_scale"}};
+  const ExprPtr capped = fold_score(score_expr(true, false)).value;
+  const ExprPtr value = fold_score(score_derivative(problem)).value;
+  CudaNames names = {{"score", "score"}, {"softmax_scale / softcap", "params.tanh_scale"}};
   add(lines, "// By how much a score grows under the cap when it grows by 1 before.");
   add(lines, "__device__ __forceinline__ float derivative(const Params& params, float score) {");
-  add(lines, fmt::format("  return {};", print_cuda_float(*folded.value, names, problem.dtype)));
+  add(lines,
+      fmt::format("  const float capped = {};", print_cuda_float(*capped, names, problem.dtype)));
+  names.emplace_back(to_string(*capped), "capped");
+  add(lines, fmt::format("  return {};", print_cuda_float(*value, names, problem.dtype)));
   add(lines, "}");
   return lines;
 }

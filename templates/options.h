@@ -63,8 +63,8 @@
 #ifndef FW_HALF_TILES
 #define FW_HALF_TILES 0
 #endif
-#ifndef FW_APART
-#define FW_APART 0
+#ifndef FW_SPLIT_KEYS
+#define FW_SPLIT_KEYS 0
 #endif
 #ifndef FW_ADD_QUERIES
 #define FW_ADD_QUERIES 0

@@ -42,6 +42,8 @@ std::vector<Line> tile_constants(const Problem& problem, const Schedule& schedul
   return print_constants(rows);
 }
 
+}  // namespace
+
 std::vector<Line> row_bytes_function() {
   return {{"// Bytes of a row in shared memory: whole tensor core steps, and an odd number of "
            "16-byte chunks,",
@@ -55,6 +57,23 @@ std::vector<Line> row_bytes_function() {
 std::vector<Line> size_check(const char* name, int bytes) {
   return {{fmt::format("static_assert({} == {}, \"the launch plan says so\");", name, bytes), {}}};
 }
+
+Options problem_options(const Problem& problem) {
+  Options options;
+  for (const std::string& name : option_names()) options[name] = 0;
+  options["FW_FP16"] = problem.dtype == DType::fp16;
+  options["FW_BF16"] = problem.dtype == DType::bf16;
+  options["FW_FP32"] = problem.dtype == DType::fp32;
+  options["FW_MASK"] = problem.mask == Mask::Kind::causal || problem.mask == Mask::Kind::window;
+  options["FW_BLOCKS"] = problem.mask == Mask::Kind::blocks;
+  options["FW_DROPOUT"] = problem.dropout;
+  options["FW_SOFTCAP"] = problem.softcap;
+  options["FW_ALIBI"] = problem.alibi;
+  options["FW_NEGATIVE_SCALE"] = problem.negative_scale;
+  return options;
+}
+
+namespace {
 
 // Queries (later the output) come first, then the stages of keys, then those of values.
 std::vector<Line> tiled_memory(const Problem& problem, const Schedule& schedule) {
@@ -127,17 +146,7 @@ ParamLayout params_for(const Problem& problem) {
 }
 
 Options options_for(const Problem& problem, const Schedule& schedule) {
-  Options options;
-  for (const std::string& name : option_names()) options[name] = 0;
-  options["FW_FP16"] = problem.dtype == DType::fp16;
-  options["FW_BF16"] = problem.dtype == DType::bf16;
-  options["FW_FP32"] = problem.dtype == DType::fp32;
-  options["FW_MASK"] = problem.mask == Mask::Kind::causal || problem.mask == Mask::Kind::window;
-  options["FW_BLOCKS"] = problem.mask == Mask::Kind::blocks;
-  options["FW_DROPOUT"] = problem.dropout;
-  options["FW_SOFTCAP"] = problem.softcap;
-  options["FW_ALIBI"] = problem.alibi;
-  options["FW_NEGATIVE_SCALE"] = problem.negative_scale;
+  Options options = problem_options(problem);
   options["FW_Q_IN_REGISTERS"] = schedule.q_in_registers != 0;
   options["FW_ONE_STAGE"] = schedule.stages == 1;
   options["FW_LAZY_RESCALE"] = schedule.lazy_rescale != 0;
@@ -188,6 +197,7 @@ std::string about(const Problem& problem, const Schedule& s) {
 }  // namespace
 
 Emission emission(const Problem& problem, const Schedule& schedule) {
+  if (problem.direction == Direction::backward) return backward_emission(problem, schedule);
   const bool unfused = problem.algorithm == Algorithm::unfused;
   Emission out;
   out.path = unfused ? "sm80/unfused.cu" : "sm80/forward.cu";

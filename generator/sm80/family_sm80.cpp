@@ -7,6 +7,7 @@
 
 #include "core/dtype.hpp"
 #include "core/traffic.hpp"
+#include "generator/sm80/backward_sm80.hpp"
 #include "generator/sm80/emit_sm80.hpp"
 #include "generator/sm80/layout_sm80.hpp"
 #include "generator/sm80/model_sm80.hpp"
@@ -23,7 +24,18 @@ int register_cap(int threads, int blocks, int registers_per_sm) {
   return std::min(kMaxRegisters, registers_per_sm / (threads * blocks) / 8 * 8);
 }
 
+// A thread keeps to one column of 16-byte chunks when it copies a tile.
+void check_threads(Verdict& verdict, const Problem& problem, const Schedule& s) {
+  const int chunks = std::max(sm80::row_chunks(problem.dtype, problem.head_dim),
+                              sm80::row_chunks(problem.dtype, problem.head_dim_v));
+  verdict.require(
+      32 * s.warps >= chunks,
+      fmt::format("{} threads cannot copy a row of {} chunks at once", 32 * s.warps, chunks));
+}
+
 void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
+  verdict.require(s.keys_per_block == 0 && s.query_step == 0 && s.split_keys == 0,
+                  "keys_per_block, query_step and split_keys are knobs of the backward pass");
   verdict.one_of("warps", s.warps, {1, 2, 4, 8});
   verdict.one_of("stages", s.stages, {1, 2, 3});
   verdict.one_of("q_in_registers", s.q_in_registers, {0, 1});
@@ -31,11 +43,6 @@ void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
                   "q_in_registers is 1; allowed with fp32: 0");
   verdict.one_of("lazy_rescale", s.lazy_rescale, {0, 1});
   verdict.one_of("blocks_per_sm", s.blocks_per_sm, {1, 2, 3, 4, 5, 6, 7, 8});
-  verdict.require(s.ping_pong == 0 && s.persistent == 0,
-                  "ping_pong and persistent are knobs of sm90; allowed: 0");
-  verdict.require(
-      s.key_block == 0 && s.dim_block == 0 && s.unroll == 0 && s.tasks == 0 && s.query_tiles == 0,
-      "key_block, dim_block, unroll, tasks and query_tiles are knobs of the CPU");
   if (!verdict.legal()) return;
   verdict.require(s.tile_q == 16 * s.warps || s.tile_q == 32 * s.warps,
                   fmt::format("tile_q is {}; allowed: 16 or 32 rows for each of the {} warps",
@@ -46,11 +53,26 @@ void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
       s.tile_kv >= 16 && s.tile_kv <= 256 && s.tile_kv % 16 == 0 && whole_words,
       fmt::format("tile_kv is {}; allowed: {}", s.tile_kv,
                   problem.dropout ? "16 and 32..256 in steps of 32" : "16..256 in steps of 16"));
-  const int chunks = std::max(sm80::row_chunks(problem.dtype, problem.head_dim),
-                              sm80::row_chunks(problem.dtype, problem.head_dim_v));
+}
+
+void check_foreign_knobs(Verdict& verdict, const Schedule& s) {
+  verdict.require(s.ping_pong == 0 && s.persistent == 0,
+                  "ping_pong and persistent are knobs of sm90; allowed: 0");
   verdict.require(
-      32 * s.warps >= chunks,
-      fmt::format("{} threads cannot copy a row of {} chunks at once", 32 * s.warps, chunks));
+      s.key_block == 0 && s.dim_block == 0 && s.unroll == 0 && s.tasks == 0 && s.query_tiles == 0,
+      "key_block, dim_block, unroll, tasks and query_tiles are knobs of the CPU");
+}
+
+int shared_bytes(const Problem& problem, const Schedule& s) {
+  if (problem.direction == Direction::backward) {
+    const sm80::BackwardLayout sizes = sm80::backward_layout(problem, s);
+    return std::max(sizes.dq_bytes, sizes.dk_dv_bytes);
+  }
+  if (problem.algorithm == Algorithm::unfused) {
+    const sm80::UnfusedLayout sizes = sm80::unfused_layout(problem, s);
+    return std::max(sizes.scores_bytes, sizes.output_bytes);
+  }
+  return sm80::layout(problem, s).smem_bytes;
 }
 
 void check_device(Verdict& verdict, const Problem& problem, const DeviceInfo& device,
@@ -97,15 +119,16 @@ Candidate examine(const Problem& problem, const DeviceInfo& device, const Shape&
   Candidate out;
   out.schedule = s;
   Verdict verdict;
-  check_knobs(verdict, problem, s);
+  check_foreign_knobs(verdict, s);
+  if (problem.direction == Direction::backward) {
+    sm80::check_backward_knobs(verdict, problem, s);
+  } else {
+    check_knobs(verdict, problem, s);
+  }
+  if (verdict.legal()) check_threads(verdict, problem, s);
   if (verdict.legal()) {
     out.estimate.threads = 32 * s.warps;
-    if (problem.algorithm == Algorithm::unfused) {
-      const sm80::UnfusedLayout sizes = sm80::unfused_layout(problem, s);
-      out.estimate.smem_bytes = std::max(sizes.scores_bytes, sizes.output_bytes);
-    } else {
-      out.estimate.smem_bytes = sm80::layout(problem, s).smem_bytes;
-    }
+    out.estimate.smem_bytes = shared_bytes(problem, s);
     out.estimate.registers = sm80::estimate_registers(problem, s);
     check_device(verdict, problem, device, s, out.estimate);
     if (drop_twins) check_twins(verdict, problem, device, s, out.estimate);
@@ -197,8 +220,8 @@ std::vector<std::string> FamilySm80::reasons_against(const Problem& problem) con
     reasons.push_back("mask is blocks; the unfused yardstick knows none, causal, window");
   if (problem.algorithm == Algorithm::unfused && (problem.softcap || problem.alibi))
     reasons.push_back("the unfused yardstick knows neither softcap nor alibi");
-  if (problem.direction == Direction::backward)
-    reasons.push_back("direction is backward; this family has no backward pass yet");
+  if (problem.algorithm == Algorithm::unfused && problem.direction == Direction::backward)
+    reasons.push_back("direction is backward; the unfused yardstick knows forward");
   return reasons;
 }
 
@@ -209,6 +232,14 @@ Source FamilySm80::emit(const Problem& problem, const Schedule& schedule) const 
 std::vector<Candidate> FamilySm80::space(const Problem& problem, const DeviceInfo& device,
                                          const Shape& shape) const {
   std::vector<Candidate> out;
+  if (problem.direction == Direction::backward) {
+    for (Schedule s : sm80::backward_schedules(problem))
+      for (const int blocks : kBlocksPerSm) {
+        s.blocks_per_sm = blocks;
+        out.push_back(examine(problem, device, shape, s, true));
+      }
+    return out;
+  }
   Schedule s;
   for (const int warps : {1, 2, 4, 8})
     for (const int row_tiles : {1, 2})
@@ -245,9 +276,17 @@ Schedule FamilySm80::default_schedule(const Problem& problem, const DeviceInfo& 
     return false;
   };
   Schedule found;
-  if (problem.algorithm == Algorithm::unfused && first_legal(kUnfusedSeeds, found)) return found;
-  if (shape.seq_q > 0 && shape.seq_q <= kFewRows && first_legal(kShortSeeds, found)) return found;
-  if (first_legal(kSeeds, found)) return found;
+  if (problem.direction == Direction::backward)
+    for (const Schedule& seed : sm80::backward_seeds(problem))
+      if (examine(problem, device, shape, seed, false).rejected.empty()) return seed;
+  if (problem.direction == Direction::forward && problem.algorithm == Algorithm::unfused &&
+      first_legal(kUnfusedSeeds, found))
+    return found;
+  if (problem.direction == Direction::forward) {
+    const bool few = shape.seq_q > 0 && shape.seq_q <= kFewRows;
+    if (few && first_legal(kShortSeeds, found)) return found;
+    if (first_legal(kSeeds, found)) return found;
+  }
   // No seed fits this device: the fastest legal schedule by the model.
   double best = 0;
   for (const Candidate& candidate : space(problem, device, shape)) {

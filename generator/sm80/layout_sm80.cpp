@@ -37,7 +37,50 @@ UnfusedLayout unfused_layout(const Problem& problem, const Schedule& schedule) {
           bytes(schedule.tile_q, schedule.tile_kv) + bytes(schedule.tile_kv, problem.head_dim_v)};
 }
 
+BackwardLayout backward_layout(const Problem& problem, const Schedule& s) {
+  const int both_rows =
+      row_bytes(problem.dtype, problem.head_dim) + row_bytes(problem.dtype, problem.head_dim_v);
+  BackwardLayout out;
+  out.row_tiles = s.tile_q / (16 * s.warps);
+  out.key_row_tiles = s.keys_per_block / (16 * s.warps);
+  out.dq_bytes = (s.tile_q + s.stages * s.tile_kv) * both_rows;
+  out.dk_dv_bytes = (s.keys_per_block + s.stages * s.query_step) * both_rows +
+                    s.stages * s.query_step * kStatisticsBytes;
+  return out;
+}
+
+int statistics_lanes(const Problem& problem) {
+  constexpr int kWarp = 32, kChunk = 16;
+  int lanes = 1;
+  while (lanes < kWarp && lanes * kChunk < problem.head_dim_v * info(problem.dtype).bytes)
+    lanes *= 2;
+  return lanes;
+}
+
+namespace {
+
+int estimate_backward_registers(const Problem& problem, const Schedule& s) {
+  const BackwardLayout tiles = backward_layout(problem, s);
+  const bool single = problem.dtype == DType::fp32, split = s.split_keys != 0;
+  const int fixed = 66 + (problem.dropout ? 10 : 0) + (problem.mask == Mask::Kind::blocks ? 8 : 0) +
+                    (problem.alibi ? 4 : 0);
+  // Scores and gradients of a tile, and the sums; a part of a product where fp32 sums it up in several; and with two
+  // sums the packed weights, which are there while the gradients wait.
+  const bool parts = single && std::max(problem.head_dim, problem.head_dim_v) > 32;
+  const int packed = split ? 0 : single ? s.query_step / (parts ? 2 : 4) : s.query_step * 3 / 8;
+  const int step_kv = s.tile_kv + (parts ? s.tile_kv / 2 : 0);
+  const int step_q = s.query_step + (parts ? s.query_step / 2 : 0) + packed;
+  const int dims = split ? std::max(problem.head_dim, problem.head_dim_v)
+                         : problem.head_dim + problem.head_dim_v;
+  return fixed + std::max(tiles.row_tiles * (step_kv + problem.head_dim / 2),
+                          tiles.key_row_tiles * (step_q + dims / 2));
+}
+
+}  // namespace
+
 int estimate_registers(const Problem& problem, const Schedule& schedule) {
+  if (problem.direction == Direction::backward)
+    return estimate_backward_registers(problem, schedule);
   const int row_tiles = layout(problem, schedule).row_tiles;
   const int scores = schedule.tile_kv / 2, output = problem.head_dim_v / 2;
   const int queries = schedule.q_in_registers != 0 ? problem.head_dim / 4 : 0;

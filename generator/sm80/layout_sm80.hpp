@@ -35,6 +35,21 @@ struct UnfusedLayout {
 };
 UnfusedLayout unfused_layout(const Problem& problem, const Schedule& schedule);
 
+// Shared memory of the two backward kernels. Each has the rows that it owns first, then its stages.
+struct BackwardLayout {
+  int row_tiles = 0;      // 16-row tiles of a warp of fw_dq
+  int key_row_tiles = 0;  // of fw_dk_dv
+  int dq_bytes = 0;
+  int dk_dv_bytes = 0;
+};
+BackwardLayout backward_layout(const Problem& problem, const Schedule& schedule);
+
+// Of a query's statistics, in the workspace and in shared memory: so many that any of them starts a copy.
+constexpr int kStatisticsBytes = 16;
+
+// Lanes that share a row of the outputs when its statistics are computed.
+int statistics_lanes(const Problem& problem);
+
 // Registers per thread that the compiler needs at least, by the family's law: a schedule that asks for
 // more than there are spills. Where there are more, the compiler takes up to 40 others. Fitted to its
 // reports: docs/performance.md.

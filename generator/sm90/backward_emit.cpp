@@ -32,8 +32,8 @@ std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
       int_constant("kStages", schedule.stages, "tiles in flight"),
       {"constexpr int kTileQ = 64 * kConsumers", "queries of a block of fw_backward_queries"},
       int_constant("kTileKv", schedule.tile_kv, "keys that they meet in a step"),
-      {"constexpr int kKeyRows = 64 * kConsumers", "keys of a block of fw_backward_keys"},
-      int_constant("kStepQ", schedule.step_q, "queries that they meet in a step"),
+      {"constexpr int kKeysPerBlock = 64 * kConsumers", "keys of a block of fw_backward_keys"},
+      int_constant("kQueryStep", schedule.query_step, "queries that they meet in a step"),
       int_constant("kHeadDim", problem.head_dim, "of queries and keys"),
       int_constant("kHeadDimV", problem.head_dim_v, "of values and outputs"),
       int_constant("kProducerRegisters", share.producer, "of each thread"),
@@ -48,7 +48,7 @@ std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
       int_constant("kPaddedDimV", values.columns, ""),
       int_constant("kSwizzle", keys.swizzle, "bytes of a slab of queries or keys"),
       int_constant("kSwizzleV", values.swizzle, "of values or gradients of outputs"),
-      int_constant("kQueryBoxRows", std::gcd(kRows, schedule.step_q), "of a copy by TMA"),
+      int_constant("kQueryBoxRows", std::gcd(kRows, schedule.query_step), "of a copy by TMA"),
       int_constant("kKeyBoxRows", std::gcd(kRows, schedule.tile_kv), ""),
       int_constant("kRowTiles", 1, "tiles of 16 rows that a warp owns"),
       {"constexpr int kKeyTiles = kTileKv / 8", "columns of accumulators along the keys"},
@@ -67,8 +67,8 @@ std::vector<Line> memory(const Problem& problem, const Schedule& schedule) {
   std::vector<Constant> rows = {
       {"constexpr int kOwnKeysBytes = 64 * kPaddedDim * kElementBytes", "of one consumer"},
       {"constexpr int kOwnValuesBytes = 64 * kPaddedDimV * kElementBytes", ""},
-      {"constexpr int kStepQueriesBytes = kStepQ * kPaddedDim * kElementBytes", "one stage"},
-      {"constexpr int kStepOutputsBytes = kStepQ * kPaddedDimV * kElementBytes", ""},
+      {"constexpr int kStepQueriesBytes = kQueryStep * kPaddedDim * kElementBytes", "one stage"},
+      {"constexpr int kStepOutputsBytes = kQueryStep * kPaddedDimV * kElementBytes", ""},
       int_constant("kOwnKeysStride", keys.own_first_stride, "multiples of 1024"),
       int_constant("kOwnValuesOffset", keys.own_second_offset, ""),
       int_constant("kOwnValuesStride", keys.own_second_stride, ""),
@@ -141,9 +141,9 @@ ParamLayout params_for(const Problem& problem) {
     for (const Param row : {window_left, window_right}) params.add(row);
   if (problem.mask == Mask::Kind::blocks)
     for (const Param row :
-         {block_q, block_kv, query_blocks, key_blocks, mask_batch, mask_heads, full_offsets,
-          full_columns, partial_offsets, partial_columns, partial_bits, full_query_offsets,
-          full_query_rows, partial_query_offsets, partial_query_rows, partial_query_places})
+         {block_q, block_kv, query_blocks, mask_batch, mask_heads, full_offsets, full_columns,
+          partial_offsets, partial_columns, partial_bits, full_query_offsets, full_query_rows,
+          partial_query_offsets, partial_query_rows, partial_query_places})
       params.add(row);
   if (problem.dropout)
     for (const Param row : {drop_threshold, keep_scale, dropout_key, rng_state}) params.add(row);
@@ -160,7 +160,7 @@ LaunchPlan plan_for(const Problem& problem, const Schedule& schedule) {
     plan.boxes.push_back({map, problem.dtype, head_dim, rows,
                           slab.swizzle / info(problem.dtype).bytes, slab.swizzle});
   };
-  const int query_rows = std::gcd(kRows, schedule.step_q),
+  const int query_rows = std::gcd(kRows, schedule.query_step),
             key_rows = std::gcd(kRows, schedule.tile_kv);
   box(Param::q_map, problem.head_dim, query_rows, keys);
   box(Param::k_map, problem.head_dim, key_rows, keys);
@@ -180,7 +180,7 @@ LaunchPlan plan_for(const Problem& problem, const Schedule& schedule) {
   };
   const bool adds = schedule.add_queries != 0;
   const std::string padded =
-      adds ? fmt::format("{0} * ceil_div(seq_q, {0})", schedule.step_q) : "seq_q";
+      adds ? fmt::format("{0} * ceil_div(seq_q, {0})", schedule.query_step) : "seq_q";
   step("fw_backward_rows", kPrepareThreads, 0,
        fmt::format("ceil_div({} * heads_q * batch, {})", padded,
                    kPrepareThreads / row_threads(problem)));
@@ -221,7 +221,7 @@ std::vector<Line> products(const Problem& problem, const Schedule& schedule) {
                    {fmt::format("  {}(d, a, b);", product_name(shape)), {}},
                    {"}", {}}});
   };
-  std::vector<int> counts = {schedule.step_q, schedule.tile_kv};
+  std::vector<int> counts = {schedule.query_step, schedule.tile_kv};
   if (counts[0] == counts[1]) counts.pop_back();
   for (const int n : counts) {
     ProductShape scores;
@@ -258,7 +258,7 @@ std::string about(const Problem& problem, const Schedule& s) {
       "which "
       "meet {2} keys in a step; {3} stages; a producer and {4} consumer warpgroup{5}. {6:.1f} and "
       "{7:.1f} KiB of shared memory.",
-      s.tile_q, s.step_q, s.tile_kv, s.stages, s.tile_q / kRows, s.tile_q == kRows ? "" : "s",
+      s.tile_q, s.query_step, s.tile_kv, s.stages, s.tile_q / kRows, s.tile_q == kRows ? "" : "s",
       keys_layout(problem, s).smem_bytes / 1024.0, queries_layout(problem, s).smem_bytes / 1024.0);
 }
 
@@ -278,7 +278,7 @@ Emission backward_emission(const Problem& problem, const Schedule& schedule) {
   out.options["FW_NEGATIVE_SCALE"] = problem.negative_scale;
   out.options["FW_SOFTCAP"] = problem.softcap;
   out.options["FW_ALIBI"] = problem.alibi;
-  out.options["FW_APART"] = apart(problem);
+  out.options["FW_SPLIT_KEYS"] = apart(problem);
   out.options["FW_ADD_QUERIES"] = schedule.add_queries != 0;
   out.plan = plan_for(problem, schedule);
   std::vector<Line>& printed = out.printed["constants.h"];

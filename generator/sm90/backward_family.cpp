@@ -25,13 +25,13 @@ void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
   Schedule known;  // the knobs that a backward kernel has
   known.tile_q = s.tile_q;
   known.tile_kv = s.tile_kv;
-  known.step_q = s.step_q;
+  known.query_step = s.query_step;
   known.warps = s.warps;
   known.stages = s.stages;
   known.blocks_per_sm = s.blocks_per_sm;
   known.add_queries = s.add_queries;
   verdict.require(known == s, fmt::format("{} has knobs that the backward pass of this family does "
-                                          "not have; allowed: q, kv, w, st, b, sq, aq",
+                                          "not have; allowed: q, kv, w, st, b, qs, aq",
                                           to_string(s)));
   const auto step = [&](const char* name, int value, bool whole_words) {
     verdict.require(
@@ -48,10 +48,11 @@ void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
     verdict.require(!apart(problem),
                     "add_queries is 1; allowed where gradients of keys and of values come from "
                     "kernels of their own: 0");
-    verdict.require(s.step_q == kRows,
-                    fmt::format("step_q is {}; allowed with add_queries: {}", s.step_q, kRows));
+    verdict.require(
+        s.query_step == kRows,
+        fmt::format("query_step is {}; allowed with add_queries: {}", s.query_step, kRows));
   }
-  step("step_q", s.step_q, false);
+  step("query_step", s.query_step, false);
   step("tile_kv", s.tile_kv, problem.dropout);
 }
 
@@ -66,7 +67,7 @@ void check_device(Verdict& verdict, const Problem& problem, const DeviceInfo& de
   // One product takes its sums and some more from what a thread has before the roles divide.
   constexpr int kBesideSums = 30;
   const int first = 65536 / estimate.threads / 8 * 8;
-  const int sums = std::max({s.tile_kv, s.step_q, problem.head_dim, problem.head_dim_v}) / 2;
+  const int sums = std::max({s.tile_kv, s.query_step, problem.head_dim, problem.head_dim_v}) / 2;
   verdict.require(
       sums + kBesideSums <= first,
       fmt::format("a product with {} sums per thread needs about {} registers; a thread begins "
@@ -112,8 +113,8 @@ double model_time_us(const Problem& problem, const DeviceInfo& device, const Sha
   const double heads = static_cast<double>(std::max<std::int64_t>(shape.batch * shape.heads_q, 1));
   const double d = problem.head_dim, dv = problem.head_dim_v, share = density(problem, shape);
   const double keys_dims = apart(problem) ? 3 * d + 2 * dv : 2 * d + 2 * dv;
-  const double keys =
-      kernel_cycles(heads, kv, q, s.tile_q, s.step_q, keys_dims, share, s.stages, device.sm_count);
+  const double keys = kernel_cycles(heads, kv, q, s.tile_q, s.query_step, keys_dims, share,
+                                    s.stages, device.sm_count);
   const double queries = s.add_queries != 0
                              ? keys * d / keys_dims
                              : kernel_cycles(heads, q, kv, s.tile_q, s.tile_kv, 2 * d + dv, share,
@@ -128,9 +129,9 @@ struct Seed {
   const char* schedule;
 };
 constexpr std::array kSeeds = {
-    Seed{64, 64, "q128.kv128.w12.st2.b1.sq96"},  Seed{96, 96, "q128.kv96.w12.st2.b1.sq80"},
-    Seed{128, 128, "q128.kv96.w12.st2.b1.sq64"}, Seed{192, 192, "q128.kv64.w12.st2.b1.sq64"},
-    Seed{256, 256, "q128.kv48.w12.st2.b1.sq48"},
+    Seed{64, 64, "q128.kv128.w12.st2.b1.qs96"},  Seed{96, 96, "q128.kv96.w12.st2.b1.sq80"},
+    Seed{128, 128, "q128.kv96.w12.st2.b1.qs64"}, Seed{192, 192, "q128.kv64.w12.st2.b1.sq64"},
+    Seed{256, 256, "q128.kv48.w12.st2.b1.qs48"},
 };
 
 }  // namespace
@@ -158,14 +159,14 @@ std::vector<Candidate> backward_space(const Problem& problem, const DeviceInfo& 
   std::vector<Candidate> out;
   for (const int tile_q : {128, 192})
     for (int tile_kv = 16; tile_kv <= 128; tile_kv += 16)
-      for (int step_q = 16; step_q <= 128; step_q += 16)
+      for (int query_step = 16; query_step <= 128; query_step += 16)
         for (const auto& [stages, add_queries] :
              {std::pair{1, 0}, {2, 0}, {3, 0}, {1, 1}, {2, 1}, {3, 1}}) {
           Schedule s;
           s.add_queries = add_queries;
           s.tile_q = tile_q;
           s.tile_kv = tile_kv;
-          s.step_q = step_q;
+          s.query_step = query_step;
           s.warps = tile_q / 16 + 4;
           s.stages = stages;
           s.blocks_per_sm = 1;

@@ -64,7 +64,8 @@ int other_registers(const Problem& problem) {
 
 KernelLayout keys_layout(const Problem& problem, const Schedule& schedule) {
   const int words = problem.dropout ? schedule.tile_q / 32 : 0;  // for a query
-  KernelLayout out = layout_of(problem, schedule, schedule.step_q, schedule.step_q * (2 + words));
+  KernelLayout out =
+      layout_of(problem, schedule, schedule.query_step, schedule.query_step * (2 + words));
   if (schedule.add_queries != 0) add_sums(problem, schedule, out);
   return out;
 }
@@ -86,7 +87,7 @@ bool apart(const Problem& problem) {
 }
 
 int keys_registers(const Problem& problem, const Schedule& schedule) {
-  const int products = schedule.step_q * (problem.softcap ? 3 : 2) / 2;
+  const int products = schedule.query_step * (problem.softcap ? 3 : 2) / 2;
   const int sums = apart(problem) ? std::max(problem.head_dim, problem.head_dim_v)
                                   : problem.head_dim + problem.head_dim_v;
   const int adding = schedule.add_queries != 0 ? 16 : 0;

@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "core/dtype.hpp"
-#include "generator/sm90/backward_sm90.hpp"
 #include "core/traffic.hpp"
+#include "generator/sm90/backward_sm90.hpp"
 #include "generator/sm90/emit_sm90.hpp"
 #include "generator/sm90/layout_sm90.hpp"
 #include "generator/sm90/model_sm90.hpp"

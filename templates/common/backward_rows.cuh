@@ -21,9 +21,9 @@ __device__ __forceinline__ float product_of_eight(const Element* a, const Elemen
 }
 
 #if FW_ADD_QUERIES
-// Rows that have a place among the sums of gradients of queries: whole tiles of kStepQ.
+// Rows that have a place among the sums of gradients of queries: whole tiles of kQueryStep.
 __device__ __forceinline__ int padded_rows(const Params& params) {
-  return (params.seq_q + kStepQ - 1) / kStepQ * kStepQ;
+  return (params.seq_q + kQueryStep - 1) / kQueryStep * kQueryStep;
 }
 
 // Those sums, behind what is known of the rows.
@@ -73,8 +73,7 @@ __device__ __forceinline__ void prepare_rows(const Params& params) {
 #if FW_DROPOUT
   sum /= params.keep_scale;  // as the gradients get this factor at their end
 #endif
-  float* statistics =
-      static_cast<float*>(params.workspace) + 2 * (all_heads * params.seq_q + row);
+  float* statistics = static_cast<float*>(params.workspace) + 2 * (all_heads * params.seq_q + row);
   store_global(statistics, lse == -infinity() ? infinity() : lse * kLog2E);
   store_global(statistics + 1, lse == -infinity() ? 0.0f : sum);
 }

@@ -58,6 +58,20 @@ __device__ __forceinline__ u32 keep_bits(u64 key, u32 head, u32 query, u32 first
 }
 #endif
 
+#if FW_BLOCKS
+// The keep bits of 16 or 32 neighbouring keys.
+__device__ __forceinline__ u32 key_bits(u64 key, u32 head, u32 query, u32 first_key,
+                                        u32 threshold) {
+  return keep_bits(key, head, query, first_key, threshold);
+}
+#else
+// The keep bits of 16 or 32 neighbouring keys, which lie in one word.
+__device__ __forceinline__ u32 key_bits(u64 key, u32 head, u32 query, u32 first_key,
+                                        u32 threshold) {
+  return keep_word(key, head, query, first_key / 32, threshold) >> first_key % 32;
+}
+#endif
+
 // The key of the launch: from the state in memory, if there is one, so that a captured graph draws
 // new bits at every replay.
 __device__ __forceinline__ u64 find_dropout_key(const Params& params) {

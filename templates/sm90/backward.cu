@@ -38,8 +38,8 @@ extern "C" __global__ void __launch_bounds__(kPrepareThreads)
   prepare_rows(params);
 }
 
-#if FW_APART
-// One block computes the gradients of kKeyRows keys of one head.
+#if FW_SPLIT_KEYS
+// One block computes the gradients of kKeysPerBlock keys of one head.
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     fw_backward_keys(const __grid_constant__ Params params) {
   const u32 memory = swizzled_memory();
@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   }
 }
 
-// One block computes the gradients of kKeyRows values of one head.
+// One block computes the gradients of kKeysPerBlock values of one head.
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     fw_backward_values(const __grid_constant__ Params params) {
   const u32 memory = swizzled_memory();
@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   }
 }
 #else
-// One block computes the gradients of kKeyRows keys of one head, and of their values.
+// One block computes the gradients of kKeysPerBlock keys of one head, and of their values.
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     fw_backward_keys(const __grid_constant__ Params params) {
   const u32 memory = swizzled_memory();

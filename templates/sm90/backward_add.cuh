@@ -32,8 +32,7 @@ __device__ __forceinline__ void convert_queries(const Params& params, u32 memory
   const int first = static_cast<int>(block_index() % tiles) * 64;
   const QueryTile work = {static_cast<int>(head / params.heads_q),
                           static_cast<int>(head % params.heads_q), first, params.seq_q};
-  const u64* sums =
-      reinterpret_cast<const u64*>(tile_sums(params, work.batch, work.head, first));
+  const u64* sums = reinterpret_cast<const u64*>(tile_sums(params, work.batch, work.head, first));
   float dq[kHeadDim / 2];
 #pragma unroll
   for (int i = 0; i < kHeadDim / 4; ++i) {
@@ -41,7 +40,8 @@ __device__ __forceinline__ void convert_queries(const Params& params, u32 memory
     dq[2 * i] = bits_float(static_cast<u32>(pair));
     dq[2 * i + 1] = bits_float(static_cast<u32>(pair >> 32));
   }
-  Element* rows = params.dq + work.batch * params.dq_batch_stride + work.head * params.dq_head_stride;
+  Element* rows =
+      params.dq + work.batch * params.dq_batch_stride + work.head * params.dq_head_stride;
   write_rows<kHeadDim, kSwizzle>(dq, numerator(params) * params.softmax_scale, memory,
                                  {params.dq_map, rows, params.dq_row_stride, work.batch, work.head,
                                   first, work.row_end, params.seq_q},

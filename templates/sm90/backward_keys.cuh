@@ -7,12 +7,12 @@
 
 #if FW_BLOCKS
 // Clears the weights of keys that a query does not see. `key` is the lane's first.
-__device__ __forceinline__ void hide_weights(float (&weights)[kStepQ / 2], const Params& params,
+__device__ __forceinline__ void hide_weights(float (&weights)[kQueryStep / 2], const Params& params,
                                              const KeyTile& work, const Step& step, int key) {
   const int first = step.first + lane_index() % 4 * 2;
   const int words = (params.block_kv + 31) / 32;
 #pragma unroll
-  for (int n = 0; n < kStepQ / 8; ++n) {
+  for (int n = 0; n < kQueryStep / 8; ++n) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int query = first + n * 8 + i;
@@ -23,9 +23,9 @@ __device__ __forceinline__ void hide_weights(float (&weights)[kStepQ / 2], const
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int own = key + half * 8;
-        bool visible = exists && own < work.end;
+        bool visible = exists && own < work.key_end;
         if (visible && step.partial >= 0) {
-          const int bit = own - work.block_begin;
+          const int bit = own % params.block_kv;
           visible = (load_global(bits + bit / 32) >> bit % 32 & 1) != 0;
         }
         if (!visible) weights[4 * n + 2 * half + i] = 0.0f;
@@ -35,7 +35,7 @@ __device__ __forceinline__ void hide_weights(float (&weights)[kStepQ / 2], const
 }
 #else
 // Clears the weights of keys that a query does not see. `key` is the lane's first.
-__device__ __forceinline__ void hide_weights(float (&weights)[kStepQ / 2], const Params& params,
+__device__ __forceinline__ void hide_weights(float (&weights)[kQueryStep / 2], const Params& params,
                                              const KeyTile& work, const Step& step, int key) {
   const int first = step.first + lane_index() % 4 * 2;
 #pragma unroll
@@ -43,9 +43,9 @@ __device__ __forceinline__ void hide_weights(float (&weights)[kStepQ / 2], const
     const int own = key + half * 8;
     const RowRange queries = visible_rows(params, own, own);
     const int begin = queries.begin - first;
-    const int end = own < work.end ? queries.end - first : begin;
+    const int end = own < work.key_end ? queries.end - first : begin;
 #pragma unroll
-    for (int n = 0; n < kStepQ / 8; ++n) {
+    for (int n = 0; n < kQueryStep / 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 2; ++i)
         if (n * 8 + i < begin || n * 8 + i >= end) weights[4 * n + 2 * half + i] = 0.0f;
@@ -56,8 +56,8 @@ __device__ __forceinline__ void hide_weights(float (&weights)[kStepQ / 2], const
 
 // A consumer on its way.
 struct KeysConsumer {
-  int group;                         // which of the consumers
-  u32 keys, values;                  // its own, in shared memory
+  int group;                          // which of the consumers
+  u32 keys, values;                   // its own, in shared memory
   u32 queries, outputs, rows, steps;  // the first stage of each
   Barriers barriers;
   KeyTile work;
@@ -81,7 +81,7 @@ struct KeysConsumer {
     rows = memory + kRowsOffset;
     steps = memory + kStepsOffset;
     barriers = find_barriers(memory + kKeysBarriersOffset);
-    key = work.first + group * 64 + warp_index() % 4 * 16 + lane_index() / 4;
+    key = work.key_begin + group * 64 + warp_index() % 4 * 16 + lane_index() / 4;
     at = {};
 #if FW_ADD_QUERIES
     all_keys = memory;
@@ -100,7 +100,7 @@ struct KeysConsumer {
   // Four numbers of rows: of the queries of the lane in two tiles of accumulators from 2 * pair on.
   __device__ __forceinline__ Bytes16 row_words(int list, int pair) const {
     return load_shared_16(rows + at.stage * kRowsStride +
-                          (list * kStepQ + pair * 16 + lane_index() % 4 * 4) * 4);
+                          (list * kQueryStep + pair * 16 + lane_index() % 4 * 4) * 4);
   }
 
 #if FW_DROPOUT
@@ -110,29 +110,27 @@ struct KeysConsumer {
   }
 
   // The list of keep words for the keys of the warp.
-  __device__ __forceinline__ int keep_list() const {
-    return 2 + group * 2 + warp_index() % 4 / 2;
-  }
+  __device__ __forceinline__ int keep_list() const { return 2 + group * 2 + warp_index() % 4 / 2; }
 #endif
 
   // Turns scores into weights, and rounds these for the products with gradients of outputs.
 #if FW_SOFTCAP
   // Then they get the derivative of the cap as a factor.
 #endif
-  __device__ __forceinline__ void soften(float (&scores)[kStepQ / 2],
-                                         u32 (&packed)[kStepQ / 16][4], const Params& params,
+  __device__ __forceinline__ void soften(float (&scores)[kQueryStep / 2],
+                                         u32 (&packed)[kQueryStep / 16][4], const Params& params,
                                          const Step& step) const {
 #if FW_ALIBI
     const float slope = find_slope(params, {work.batch, step.head, 0, 0}, scale_log2);
-    const float distance = static_cast<float>(key - step.first - lane_index() % 4 * 2 -
-                                              params.q_position);
+    const float distance =
+        static_cast<float>(key - step.first - lane_index() % 4 * 2 - params.q_position);
 #endif
 #if FW_SOFTCAP
-    float derivatives[kStepQ / 2];
+    float derivatives[kQueryStep / 2];
 #endif
 #if FW_SOFTCAP || FW_ALIBI
 #pragma unroll
-    for (int i = 0; i < kStepQ / 2; ++i) {
+    for (int i = 0; i < kQueryStep / 2; ++i) {
 #if FW_SOFTCAP
       derivatives[i] = derivative(params, scores[i]);
 #endif
@@ -145,7 +143,7 @@ struct KeysConsumer {
     }
 #endif
 #pragma unroll
-    for (int pair = 0; pair < kStepQ / 16; ++pair) {
+    for (int pair = 0; pair < kQueryStep / 16; ++pair) {
       const Bytes16 lse = row_words(0, pair);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
@@ -158,16 +156,16 @@ struct KeysConsumer {
     round(packed, scores);
 #if FW_SOFTCAP
 #pragma unroll
-    for (int i = 0; i < kStepQ / 2; ++i) scores[i] *= derivatives[i];
+    for (int i = 0; i < kQueryStep / 2; ++i) scores[i] *= derivatives[i];
 #endif
   }
 
   // Rounds weights for the products with gradients of outputs.
-  __device__ __forceinline__ void round(u32 (&packed)[kStepQ / 16][4],
-                                        const float (&weights)[kStepQ / 2]) const {
+  __device__ __forceinline__ void round(u32 (&packed)[kQueryStep / 16][4],
+                                        const float (&weights)[kQueryStep / 2]) const {
 #if FW_DROPOUT
 #pragma unroll
-    for (int pair = 0; pair < kStepQ / 16; ++pair) {
+    for (int pair = 0; pair < kQueryStep / 16; ++pair) {
       const Bytes16 words = row_words(keep_list(), pair);
       float left[8];
 #pragma unroll
@@ -177,17 +175,17 @@ struct KeysConsumer {
       for (int j = 0; j < 4; ++j) packed[pair][j] = pack_pair(left[2 * j], left[2 * j + 1]);
     }
 #else
-    pack<kStepQ>(packed, weights);
+    pack<kQueryStep>(packed, weights);
 #endif
   }
 
   // Turns weights and their gradients into gradients of the scores, rounded for the products with
   // queries.
-  __device__ __forceinline__ void differentiate(const float (&weights)[kStepQ / 2],
-                                                const float (&gradients)[kStepQ / 2],
-                                                u32 (&scores)[kStepQ / 16][4]) const {
+  __device__ __forceinline__ void differentiate(const float (&weights)[kQueryStep / 2],
+                                                const float (&gradients)[kQueryStep / 2],
+                                                u32 (&scores)[kQueryStep / 16][4]) const {
 #pragma unroll
-    for (int pair = 0; pair < kStepQ / 16; ++pair) {
+    for (int pair = 0; pair < kQueryStep / 16; ++pair) {
       const Bytes16 sums = row_words(1, pair);
 #if FW_DROPOUT
       const Bytes16 words = row_words(keep_list(), pair);
@@ -211,14 +209,15 @@ struct KeysConsumer {
 
 #if FW_ADD_QUERIES
   // Lays gradients of scores down where all consumers find them, keys as rows.
-  __device__ __forceinline__ void share(const u32 (&packed)[kStepQ / 16][4]) const {
+  __device__ __forceinline__ void share(const u32 (&packed)[kQueryStep / 16][4]) const {
     const u32 tile = shared + slot.stage * kSharedStride;
     const int row = group * 64 + warp_index() % 4 * 16 + lane_index() % 16;
     wait_barrier(barriers.shared_empty + slot.stage * 8, slot.parity ^ 1);
 #pragma unroll
-    for (int pair = 0; pair < kStepQ / 16; ++pair)
-      store_matrices(element_address<kKeyRows, 128>(tile, row, pair * 16 + lane_index() / 16 * 8),
-                     packed[pair]);
+    for (int pair = 0; pair < kQueryStep / 16; ++pair)
+      store_matrices(
+          element_address<kKeysPerBlock, 128>(tile, row, pair * 16 + lane_index() / 16 * 8),
+          packed[pair]);
     fence_async_shared();
     synchronize_warp();
     if (lane_index() == 0) arrive(barriers.shared_full + slot.stage * 8);
@@ -233,8 +232,8 @@ struct KeysConsumer {
         params.dk + work.batch * params.dk_batch_stride + work.head * params.dk_head_stride;
     write_rows<kHeadDim, kSwizzle>(
         dk, numerator(params) * params.softmax_scale, keys,
-        {params.dk_map, rows, params.dk_row_stride, work.batch, work.head, work.first + group * 64,
-         work.end, params.seq_kv},
+        {params.dk_map, rows, params.dk_row_stride, work.batch, work.head,
+         work.key_begin + group * 64, work.key_end, params.seq_kv},
         params.aligned != 0, group);
   }
 
@@ -245,13 +244,13 @@ struct KeysConsumer {
         params.dv + work.batch * params.dv_batch_stride + work.head * params.dv_head_stride;
     write_rows<kHeadDimV, kSwizzleV>(
         dv, numerator(params), values,
-        {params.dv_map, rows, params.dv_row_stride, work.batch, work.head, work.first + group * 64,
-         work.end, params.seq_kv},
+        {params.dv_map, rows, params.dv_row_stride, work.batch, work.head,
+         work.key_begin + group * 64, work.key_end, params.seq_kv},
         params.aligned != 0, group);
   }
 };
 
-#if FW_APART
+#if FW_SPLIT_KEYS
 // A consumer warpgroup that computes gradients of keys.
 __device__ __forceinline__ void consume_queries_for_keys(const Params& params, u32 memory,
                                                          int group) {
@@ -267,15 +266,14 @@ __device__ __forceinline__ void consume_queries_for_keys(const Params& params, u
     wait_barrier(barriers.first_full + at.stage * 8, at.parity);
     const Step step = told_step(consumer.steps + at.stage * 32);
     if (step.head == kNoHead) break;
-    float scores[kStepQ / 2], gradients[kStepQ / 2];
-    u32 packed[kStepQ / 16][4];
+    float scores[kQueryStep / 2], gradients[kQueryStep / 2];
+    u32 packed[kQueryStep / 16][4];
     fence_products();
-    start_product<kStepQ, kPaddedDim, kSwizzle>(scores, consumer.keys, queries);
+    start_product<kQueryStep, kPaddedDim, kSwizzle>(scores, consumer.keys, queries);
     wait_barrier(barriers.second_full + at.stage * 8, at.parity);
     fence_products();
-    start_product<kStepQ, kPaddedDimV, kSwizzleV>(gradients, consumer.values,
-                                                  consumer.outputs +
-                                                      at.stage * kStepOutputsStride);
+    start_product<kQueryStep, kPaddedDimV, kSwizzleV>(
+        gradients, consumer.values, consumer.outputs + at.stage * kStepOutputsStride);
     wait_products<1>();
     hold(scores);
     consumer.soften(scores, packed, params, step);
@@ -284,7 +282,7 @@ __device__ __forceinline__ void consume_queries_for_keys(const Params& params, u
     release(barriers.second_empty + at.stage * 8);
     consumer.differentiate(scores, gradients, packed);
     fence_products();
-    start_gradient<kStepQ, kSwizzle>(dk, packed, queries);
+    start_gradient<kQueryStep, kSwizzle>(dk, packed, queries);
     wait_products<0>();
     hold(dk);
     release_first(barriers, at.stage);
@@ -308,10 +306,10 @@ __device__ __forceinline__ void consume_queries_for_values(const Params& params,
     wait_barrier(barriers.first_full + at.stage * 8, at.parity);
     const Step step = told_step(consumer.steps + at.stage * 32);
     if (step.head == kNoHead) break;
-    float scores[kStepQ / 2];
-    u32 packed[kStepQ / 16][4];
+    float scores[kQueryStep / 2];
+    u32 packed[kQueryStep / 16][4];
     fence_products();
-    start_product<kStepQ, kPaddedDim, kSwizzle>(
+    start_product<kQueryStep, kPaddedDim, kSwizzle>(
         scores, consumer.keys, consumer.queries + at.stage * kStepQueriesStride);
     wait_products<0>();
     hold(scores);
@@ -319,8 +317,8 @@ __device__ __forceinline__ void consume_queries_for_values(const Params& params,
     release_first(barriers, at.stage);
     wait_barrier(barriers.second_full + at.stage * 8, at.parity);
     fence_products();
-    start_gradient<kStepQ, kSwizzleV>(dv, packed,
-                                      consumer.outputs + at.stage * kStepOutputsStride);
+    start_gradient<kQueryStep, kSwizzleV>(dv, packed,
+                                          consumer.outputs + at.stage * kStepOutputsStride);
     wait_products<0>();
     hold(dv);
     release(barriers.second_empty + at.stage * 8);
@@ -348,18 +346,18 @@ __device__ __forceinline__ void consume_queries(const Params& params, u32 memory
     wait_barrier(barriers.first_full + at.stage * 8, at.parity);
     const Step step = told_step(consumer.steps + at.stage * 32);
     if (step.head == kNoHead) break;
-    float scores[kStepQ / 2], gradients[kStepQ / 2];
-    u32 packed[kStepQ / 16][4], packed_gradients[kStepQ / 16][4];
+    float scores[kQueryStep / 2], gradients[kQueryStep / 2];
+    u32 packed[kQueryStep / 16][4], packed_gradients[kQueryStep / 16][4];
     fence_products();
-    start_product<kStepQ, kPaddedDim, kSwizzle>(scores, consumer.keys, queries);
+    start_product<kQueryStep, kPaddedDim, kSwizzle>(scores, consumer.keys, queries);
     wait_barrier(barriers.second_full + at.stage * 8, at.parity);
     fence_products();
-    start_product<kStepQ, kPaddedDimV, kSwizzleV>(gradients, consumer.values, outputs);
+    start_product<kQueryStep, kPaddedDimV, kSwizzleV>(gradients, consumer.values, outputs);
     wait_products<1>();
     hold(scores);
     consumer.soften(scores, packed, params, step);
     fence_products();
-    start_gradient<kStepQ, kSwizzleV>(dv, packed, outputs);
+    start_gradient<kQueryStep, kSwizzleV>(dv, packed, outputs);
     wait_products<1>();
     hold(gradients);
     consumer.differentiate(scores, gradients, packed_gradients);
@@ -367,7 +365,7 @@ __device__ __forceinline__ void consume_queries(const Params& params, u32 memory
     if (adds) consumer.share(packed_gradients);
 #endif
     fence_products();
-    start_gradient<kStepQ, kSwizzle>(dk, packed_gradients, queries);
+    start_gradient<kQueryStep, kSwizzle>(dk, packed_gradients, queries);
     wait_products<1>();
     hold(dv);
     release(barriers.second_empty + at.stage * 8);
@@ -384,8 +382,8 @@ __device__ __forceinline__ void consume_queries(const Params& params, u32 memory
       wait_products<0>();
       hold(dq);
       release(barriers.shared_empty + slot * 8);
-      add_queries(dq, consumer.sums,
-                  tile_sums(params, consumer.work.batch, step.head, step.first), group);
+      add_queries(dq, consumer.sums, tile_sums(params, consumer.work.batch, step.head, step.first),
+                  group);
     } else {
       wait_products<0>();
       hold(dk);

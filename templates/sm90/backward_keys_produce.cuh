@@ -49,11 +49,11 @@ __device__ __forceinline__ void load_own_keys(const Params& params, const KeyTil
 #pragma unroll 1
   for (int group = 0; group < kConsumers; ++group) {
     load_tile<64, kKeyBoxRows, kPaddedDim, kSwizzle>(memory + group * kOwnKeysStride, params.k_map,
-                                                     barriers.own_full, work.first + group * 64,
+                                                     barriers.own_full, work.key_begin + group * 64,
                                                      work.head, work.batch);
     load_tile<64, kKeyBoxRows, kPaddedDimV, kSwizzleV>(
         memory + kOwnValuesOffset + group * kOwnValuesStride, params.v_map, barriers.own_full,
-        work.first + group * 64, work.head, work.batch);
+        work.key_begin + group * 64, work.head, work.batch);
   }
 }
 
@@ -69,13 +69,13 @@ __device__ __forceinline__ void load_queries(const Params& params, const KeyTile
     const u32 first_full = barriers.first_full + at.stage * 8;
     wait_barrier(barriers.first_empty + at.stage * 8, at.parity ^ 1);
     arrive_expecting(first_full, kStepQueriesBytes);
-    load_tile<kStepQ, kQueryBoxRows, kPaddedDim, kSwizzle>(
+    load_tile<kQueryStep, kQueryBoxRows, kPaddedDim, kSwizzle>(
         memory + kStepQueriesOffset + at.stage * kStepQueriesStride, params.q_map, first_full,
         tiles.first, tiles.head, work.batch);
     const u32 second_full = barriers.second_full + at.stage * 8;
     wait_barrier(barriers.second_empty + at.stage * 8, at.parity ^ 1);
     arrive_expecting(second_full, kStepOutputsBytes);
-    load_tile<kStepQ, kQueryBoxRows, kPaddedDimV, kSwizzleV>(
+    load_tile<kQueryStep, kQueryBoxRows, kPaddedDimV, kSwizzleV>(
         memory + kStepOutputsOffset + at.stage * kStepOutputsStride, params.d_o_map, second_full,
         tiles.first, tiles.head, work.batch);
     at.advance();
@@ -88,12 +88,19 @@ __device__ __forceinline__ void load_queries(const Params& params, const KeyTile
 __device__ __forceinline__ void tell_rows(const Params& params, const KeyTile& work,
                                           const QueryTiles& tiles, u32 memory, int stage) {
   const int thread = thread_index() % 128 - 32;
-  const int end = tiles.query_end(params);
+#if FW_BLOCKS
+  const int end = tiles.end;
+#else
+  const int end = params.seq_q;
+#endif
   if (thread == 0) {
     Step step;
     step.first = tiles.first;
     step.head = tiles.head;
-    step.test = tiles.needs_test(params, work) ? 1 : 0;
+    WarpQueries queries;
+    queries.start(params, work, 0, kKeysPerBlock);
+    const bool past_end = work.key_begin + kKeysPerBlock > work.key_end;
+    step.test = past_end || queries.needs_test(tiles) ? 1 : 0;
     step.end = end;
 #if FW_BLOCKS
     step.partial = tiles.partial;
@@ -110,18 +117,18 @@ __device__ __forceinline__ void tell_rows(const Params& params, const KeyTile& w
   const u32 head = static_cast<u32>(work.batch) * params.heads_q + tiles.head;
 #endif
 #pragma unroll 1
-  for (int i = thread; i < kStepQ; i += 96) {
+  for (int i = thread; i < kQueryStep; i += 96) {
     const bool exists = tiles.first + i < end;
     const u32 place = rows + row_place(i) * 4;
     store_shared_float(place, exists ? load_global(statistics + 2 * i) : infinity());
-    store_shared_float(place + kStepQ * 4, exists ? load_global(statistics + 2 * i + 1) : 0.0f);
+    store_shared_float(place + kQueryStep * 4, exists ? load_global(statistics + 2 * i + 1) : 0.0f);
   }
 #if FW_DROPOUT
 #pragma unroll 1
-  for (int i = thread; i < kStepQ * (kKeyRows / 32); i += 96) {
-    const int query = i % kStepQ, word = i / kStepQ;
-    store_shared_u32(rows + (2 * kStepQ + word * kStepQ + row_place(query)) * 4,
-                     keep_bits(key, head, tiles.first + query, work.first + word * 32,
+  for (int i = thread; i < kQueryStep * (kKeysPerBlock / 32); i += 96) {
+    const int query = i % kQueryStep, word = i / kQueryStep;
+    store_shared_u32(rows + (2 * kQueryStep + word * kQueryStep + row_place(query)) * 4,
+                     keep_bits(key, head, tiles.first + query, work.key_begin + word * 32,
                                params.drop_threshold));
   }
 #endif
@@ -143,8 +150,7 @@ __device__ __forceinline__ void tell_all_rows(const Params& params, const KeyTil
     tiles.advance(params, work);
     at.advance();
   }
-  if (thread_index() % 128 == 32)
-    tell_step(memory + kStepsOffset + at.stage * 32, {0, kNoHead});
+  if (thread_index() % 128 == 32) tell_step(memory + kStepsOffset + at.stage * 32, {0, kNoHead});
   synchronize_warp();
   if (lane_index() == 0) arrive(barriers.first_full + at.stage * 8);
 }
@@ -153,12 +159,12 @@ __device__ __forceinline__ void tell_all_rows(const Params& params, const KeyTil
 __device__ __forceinline__ void copy_queries(const Params& params, const KeyTile& work, u32 memory,
                                              const Barriers& barriers) {
   const Element* k = params.k + work.batch * params.k_batch_stride +
-                     work.head * params.k_head_stride + work.first * params.k_row_stride;
+                     work.head * params.k_head_stride + work.key_begin * params.k_row_stride;
   const Element* v = params.v + work.batch * params.v_batch_stride +
-                     work.head * params.v_head_stride + work.first * params.v_row_stride;
+                     work.head * params.v_head_stride + work.key_begin * params.v_row_stride;
 #pragma unroll 1
   for (int group = 0; group < kConsumers; ++group) {
-    const int rows = params.seq_kv - work.first - group * 64;
+    const int rows = params.seq_kv - work.key_begin - group * 64;
     copy_rows<64, kHeadDim, kPaddedDim, kSwizzle>(memory + group * kOwnKeysStride,
                                                   k + group * 64 * params.k_row_stride,
                                                   params.k_row_stride, rows);
@@ -175,7 +181,7 @@ __device__ __forceinline__ void copy_queries(const Params& params, const KeyTile
     const int rows = params.seq_q - tiles.first;
     wait_barrier(barriers.first_empty + at.stage * 8, at.parity ^ 1);
     if (thread_index() % 128 >= 32) tell_rows(params, work, tiles, memory, at.stage);
-    copy_rows<kStepQ, kHeadDim, kPaddedDim, kSwizzle>(
+    copy_rows<kQueryStep, kHeadDim, kPaddedDim, kSwizzle>(
         memory + kStepQueriesOffset + at.stage * kStepQueriesStride,
         params.q + work.batch * params.q_batch_stride + tiles.head * params.q_head_stride +
             tiles.first * params.q_row_stride,
@@ -184,7 +190,7 @@ __device__ __forceinline__ void copy_queries(const Params& params, const KeyTile
     synchronize_warp();
     if (lane_index() == 0) arrive(barriers.first_full + at.stage * 8);
     wait_barrier(barriers.second_empty + at.stage * 8, at.parity ^ 1);
-    copy_rows<kStepQ, kHeadDimV, kPaddedDimV, kSwizzleV>(
+    copy_rows<kQueryStep, kHeadDimV, kPaddedDimV, kSwizzleV>(
         memory + kStepOutputsOffset + at.stage * kStepOutputsStride,
         params.d_o + work.batch * params.d_o_batch_stride + tiles.head * params.d_o_head_stride +
             tiles.first * params.d_o_row_stride,

@@ -46,14 +46,14 @@ __device__ __forceinline__ void pack(u32 (&packed)[kColumns / 16][4],
 }
 
 #if FW_ADD_QUERIES
-// Starts sums = gradients^T keys: kKeyRows rows of gradients of scores, of 64 queries, by the keys
+// Starts sums = gradients^T keys: kKeysPerBlock rows of gradients of scores, of 64 queries, by the keys
 // of all consumers.
 __device__ __forceinline__ void start_queries(float (&sums)[kHeadDim / 2], u32 gradients,
                                               u32 keys) {
-  const u64 a_tile = tile_descriptor<128>(uniform_address(gradients), 1024, kKeyRows * 128);
+  const u64 a_tile = tile_descriptor<128>(uniform_address(gradients), 1024, kKeysPerBlock * 128);
   const u64 b_tile = tile_descriptor<kSwizzle>(uniform_address(keys), 8 * kSwizzle, 64 * kSwizzle);
 #pragma unroll
-  for (int step = 0; step < kKeyRows / 16; ++step) {
+  for (int step = 0; step < kKeysPerBlock / 16; ++step) {
     const u64 a_step = advance_descriptor(a_tile, step * 16 * 128);
     const u64 b_step =
         advance_descriptor(b_tile, step / 4 * kOwnKeysStride + step % 4 * 16 * kSwizzle);

@@ -113,8 +113,7 @@ struct QueriesConsumer {
 #if FW_SOFTCAP
     float derivatives[kKeyTiles * 4];
 #pragma unroll
-    for (int i = 0; i < kKeyTiles * 4; ++i)
-      derivatives[i] = derivative(params, sums_of_tile[i]);
+    for (int i = 0; i < kKeyTiles * 4; ++i) derivatives[i] = derivative(params, sums_of_tile[i]);
 #endif
 #if FW_ALIBI
     modify_scores(scores, params, tiles, first_row, find_slope(params, work, scale_log2));
@@ -188,15 +187,15 @@ __device__ __forceinline__ void consume_keys(const Params& params, u32 memory, i
     consumer.advance(params);
   }
   const QueryTile& work = consumer.work;
-  const Target target = {params.dq_map,
-                         params.dq + work.batch * params.dq_batch_stride +
-                             work.head * params.dq_head_stride,
-                         params.dq_row_stride,
-                         work.batch,
-                         work.head,
-                         work.row_begin + group * 64,
-                         work.row_end,
-                         params.seq_q};
+  const Target target = {
+      params.dq_map,
+      params.dq + work.batch * params.dq_batch_stride + work.head * params.dq_head_stride,
+      params.dq_row_stride,
+      work.batch,
+      work.head,
+      work.row_begin + group * 64,
+      work.row_end,
+      params.seq_q};
   write_rows<kHeadDim, kSwizzle>(dq, numerator(params) * params.softmax_scale, consumer.queries,
                                  target, params.aligned != 0, group);
   wait_for_output();

@@ -72,8 +72,7 @@ __device__ __forceinline__ void copy_keys(const Params& params, const QueryTile&
   const Element* q = params.q + work.batch * params.q_batch_stride +
                      work.head * params.q_head_stride + work.row_begin * params.q_row_stride;
   const Element* d_o = params.d_o + work.batch * params.d_o_batch_stride +
-                       work.head * params.d_o_head_stride +
-                       work.row_begin * params.d_o_row_stride;
+                       work.head * params.d_o_head_stride + work.row_begin * params.d_o_row_stride;
   const bool first_thread = thread_index() % 128 == 0;
 #pragma unroll 1
   for (int group = 0; group < kConsumers; ++group) {

@@ -19,6 +19,14 @@ struct Times {
   int kernels = 0;
 };
 
+// Half of the time all gradients, otherwise one of the six other choices.
+void want_some(Arguments& arguments, std::uint64_t choice) {
+  const std::uint64_t wanted = choice < 6 ? choice + 1 : 7;
+  if ((wanted & 1) == 0) arguments.dq.reset();
+  if ((wanted & 2) == 0) arguments.dk.reset();
+  if ((wanted & 4) == 0) arguments.dv.reset();
+}
+
 void run_everywhere(const NamedKernel& kernel, std::mt19937_64& random, Times& times) {
   const Source source = kernel.emit();
   const auto unit = compile_text(source.text);
@@ -35,6 +43,7 @@ void run_everywhere(const NamedKernel& kernel, std::mt19937_64& random, Times& t
   CAPTURE(kernel.name);
   CAPTURE(to_string(shape));
   CAPTURE(std::string(to_string(layout)));
+  if (kernel.problem.direction == Direction::backward) want_some(host->arguments, random() % 14);
   for (const emulator::Mode mode : kModes) {
     CAPTURE(std::string(emulator::to_string(mode)));
     host->poison_outputs();
@@ -52,14 +61,20 @@ void run_everywhere(const NamedKernel& kernel, std::mt19937_64& random, Times& t
 TEST_CASE("random kernels are silent and right in every mode") {
   if (!compiler_here("random kernels in the emulator")) return;
   const int count = has_argument("--many") ? 200 : 24;
-  for (const Family* family :
-       {static_cast<const Family*>(&sm80_family()), static_cast<const Family*>(&sm90_family())}) {
+  const struct {
+    const Family& family;
+    Direction direction;
+  } all[] = {{sm80_family(), Direction::forward},
+             {sm90_family(), Direction::forward},
+             {sm80_family(), Direction::backward}};
+  for (const auto& [family, direction] : all) {
     std::mt19937_64 random(test_seed());
     Times times;
-    for (const NamedKernel& kernel : random_kernels(test_seed(), count, *family))
+    for (const NamedKernel& kernel : random_kernels(test_seed(), count, family, direction))
       run_everywhere(kernel, random, times);
-    MESSAGE(times.kernels << " kernels of " << family->name() << ": compiled in "
-                          << times.compile_ms / 1e3 << " s, run in " << times.run_ms / 1e3 << " s");
+    MESSAGE(times.kernels << " " << std::string(to_string(direction)) << " kernels of "
+                          << family.name() << ": compiled in " << times.compile_ms / 1e3
+                          << " s, run in " << times.run_ms / 1e3 << " s");
   }
 }
 

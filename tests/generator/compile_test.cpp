@@ -16,7 +16,7 @@ using namespace flashwright::testing;
 namespace {
 
 constexpr Shape kLong{4, 16, 16, 4096, 4096}, kFewRows{64, 32, 8, 1, 8192};
-constexpr int kDefaultsSampled = 120, kSpaceSampled = 60, kSm90Sampled = 30;
+constexpr int kDefaultsSampled = 120, kSpaceSampled = 60, kSm90Sampled = 30, kBackwardSampled = 40;
 // Of the space: measured over 500 schedules, 7 % of those with 16 bits spill and 15 % of those with fp32. A sample may
 // be this many standard deviations off, so that a day's seed alone does not fail it.
 constexpr double kSpillingShare = 0.10, kSpillingShareWide = 0.18, kDeviations = 5;
@@ -39,7 +39,7 @@ std::vector<Target> targets() {
   return out;
 }
 
-std::vector<Problem> grid() {
+std::vector<Problem> grid(Direction direction = Direction::forward) {
   std::vector<Problem> out;
   for (const Target& target : targets())
     for (const DType dtype : {DType::bf16, DType::fp16, DType::fp32})
@@ -47,7 +47,7 @@ std::vector<Problem> grid() {
         for (const auto kind :
              {Mask::Kind::none, Mask::Kind::causal, Mask::Kind::window, Mask::Kind::blocks})
           for (const int option : {0, 1, 2, 3})  // dropout, softcap, ALiBi
-            out.push_back({Direction::forward, Algorithm::tiled, dtype, head_dim, head_dim_v, kind,
+            out.push_back({direction, Algorithm::tiled, dtype, head_dim, head_dim_v, kind,
                            option == 1, option == 2, option == 3, target});
   return out;
 }
@@ -58,9 +58,9 @@ NamedKernel with_default(const Problem& problem, const Shape& shape) {
 }
 
 // Defaults for long and for few query rows; equal kernels once.
-std::vector<NamedKernel> all_defaults() {
+std::vector<NamedKernel> all_defaults(Direction direction = Direction::forward) {
   std::vector<NamedKernel> out;
-  for (const Problem& problem : grid()) {
+  for (const Problem& problem : grid(direction)) {
     out.push_back(with_default(problem, kLong));
     if (NamedKernel few = with_default(problem, kFewRows); few.schedule != out.back().schedule)
       out.push_back(few);
@@ -141,6 +141,22 @@ TEST_CASE("sampled schedules of the pruned space compile as estimated") {
   check_all("sampled schedules", kernels, true);
 }
 
+TEST_CASE("backward: sampled defaults compile without spills, sampled schedules almost") {
+  if (lacks_nvrtc("compile the backward pass")) return;
+  std::mt19937_64 random(test_seed() + 3);
+  std::vector<NamedKernel> defaults = all_defaults(Direction::backward), schedules;
+  std::shuffle(defaults.begin(), defaults.end(), random);
+  defaults.resize(kBackwardSampled);
+  check_all("backward defaults", defaults, false, kFewRegisters);
+  const std::vector<Problem> problems = grid(Direction::backward);
+  while (static_cast<int>(schedules.size()) < kBackwardSampled) {
+    const std::vector<NamedKernel> legal = all_of_the_space(problems[random() % problems.size()]);
+    REQUIRE(!legal.empty());
+    schedules.push_back(legal[random() % legal.size()]);
+  }
+  check_all("backward schedules", schedules, true);
+}
+
 TEST_CASE("sm90: sampled defaults compile without spills or warnings, sampled schedules almost") {
   if (lacks_nvrtc("compile sm90")) return;
   if (!nvrtc_knows(parse_target("sm_90a"))) return;
@@ -177,6 +193,11 @@ TEST_SUITE_BEGIN("compile_all");
 TEST_CASE("all default schedules compile without spills, as estimated") {
   if (lacks_nvrtc("compile all defaults")) return;
   check_all("all defaults", all_defaults(), false, kFewRegisters);
+}
+
+TEST_CASE("all default schedules of the backward pass compile without spills, as estimated") {
+  if (lacks_nvrtc("compile all backward defaults")) return;
+  check_all("all backward defaults", all_defaults(Direction::backward), false, kFewRegisters);
 }
 
 TEST_CASE("the whole pruned space of the common problems compiles as estimated") {

@@ -41,8 +41,9 @@ void each_problem(const Target& target, const Visit& visit) {
            {Mask::Kind::none, Mask::Kind::causal, Mask::Kind::window, Mask::Kind::blocks})
         for (const bool dropout : {false, true})
           for (const bool modified : {false, true})
-            visit(Problem{Direction::forward, Algorithm::tiled, dtype, head_dim, head_dim_v, kind,
-                          dropout, modified, modified, target});
+            for (const Direction direction : {Direction::forward, Direction::backward})
+              visit(Problem{direction, Algorithm::tiled, dtype, head_dim, head_dim_v, kind, dropout,
+                            modified, modified, target});
 }
 
 // What a multiprocessor has, by the programming guide, and what a candidate asks of it.
@@ -168,9 +169,96 @@ TEST_CASE("a schedule outside the rules is refused with the knob, its value and 
   }
 }
 
+TEST_CASE(
+    "a backward schedule outside the rules is refused with the knob, its value and what is "
+    "allowed") {
+  const Problem problem =
+      normalise(config_from_json(R"({"direction":"backward","head_dim":64,"dropout":0.1})"),
+                parse_target("sm_80"));
+  const DeviceInfo device = assumed_device(problem.target);
+  const std::vector<std::pair<std::string, std::vector<std::string>>> table = {
+      {"q64.kv64.w4.st2.b1", {"keys_per_block is 0", "16 or 32 rows", "4 warps"}},
+      {"q64.kv64.w4.st2.b1.kb48.qs32", {"keys_per_block is 48", "16 or 32 rows"}},
+      {"q64.kv64.w4.st2.b1.kb64.qs24", {"query_step is 24", "16..128 in steps of 16"}},
+      {"q64.kv48.w4.st2.b1.kb64.qs32", {"tile_kv is 48", "16, 32, 64, 96, 128"}},
+      {"q64.kv64.w4.st2.b1.kb64.qs32.sk2", {"split_keys is 2", "0, 1"}},
+      {"q64.kv64.w4.st2.b1.kb64.qs32.lz1", {"lazy_rescale", "forward"}},
+      {"q64.kv64.w4.st2.b1.kb64.qs128", {"registers"}},
+      {"q64.kv64.w4.st2.b1.kb64.qs32.tk4", {"tasks", "CPU"}}};
+  for (const auto& [text, named] : table) {
+    INFO(text);
+    const std::string rejected =
+        sm80_family().consider(problem, device, kLong, parse_schedule(text)).rejected;
+    INFO(rejected);
+    CHECK(!rejected.empty());
+    for (const std::string& part : named) CHECK(contains(rejected, part));
+  }
+  const Problem forward = normalise(config_from_json(R"({"head_dim":64})"), parse_target("sm_80"));
+  CHECK(
+      contains(sm80_family()
+                   .consider(forward, device, kLong, parse_schedule("q64.kv64.w4.st2.b1.kb64.qs32"))
+                   .rejected,
+               "knobs of the backward pass"));
+}
+
+// So that wide heads have gradients on RTX cards too.
+TEST_CASE("wide heads have backward schedules in 99 KiB, with and without every feature") {
+  for (const char* name : {"sm_86", "sm_89", "sm_120"})
+    for (const DType dtype : {DType::bf16, DType::fp32})
+      for (const int head_dim : {128, 160, 192, 256})
+        for (const bool all : {false, true}) {
+          const Problem problem{Direction::backward,
+                                Algorithm::tiled,
+                                dtype,
+                                head_dim,
+                                head_dim,
+                                all ? Mask::Kind::blocks : Mask::Kind::causal,
+                                all,
+                                all,
+                                all,
+                                parse_target(name)};
+          const DeviceInfo device = assumed_device(problem.target);
+          int legal = 0;
+          for (const Candidate& c : sm80_family().space(problem, device, kLong))
+            legal += c.rejected.empty() && fits(c, device) && c.estimate.smem_bytes <= 99 * 1024;
+          INFO(to_string(problem));
+          CHECK(legal >= 1);
+        }
+}
+
+TEST_CASE("only the kernels of the gradients that are wanted are launched") {
+  const char* const config = R"({"direction":"backward","head_dim":64,"mask":"blocks"})";
+  const Problem problem = normalise(config_from_json(config), parse_target("sm_80"));
+  for (const char* schedule :
+       {"q64.kv64.w4.st1.b1.kb64.qs32", "q64.kv64.w4.st1.b1.kb64.qs32.sk1"}) {
+    const LaunchPlan plan = sm80_family().emit(problem, parse_schedule(schedule)).plan;
+    for (int part = 1; part < 8; ++part) {
+      const double wanted[] = {part & 1 ? 1.0 : 0.0, part & 2 ? 1.0 : 0.0, part & 4 ? 1.0 : 0.0};
+      // Of 2 x 4 / 2 heads, 100 queries in blocks of 40 and 200 keys in blocks of 70.
+      const double values[] = {2, 4, 2, 100, 200, 3, 40, 70, wanted[0], wanted[1], wanted[2]};
+      for (const LaunchStep& step : plan.steps) {
+        const double grid = Rule(*step.grid, rule_variables())(values);
+        const double keys = 3 * 2 * 2 * 2;  // three mask blocks of two tiles each
+        const std::map<std::string, double> expected = {
+            {"fw_statistics", 50},
+            {"fw_dq", 3 * 4 * 2 * wanted[0]},
+            {"fw_dk", keys * wanted[1]},
+            {"fw_dv", keys * wanted[2]},
+            {"fw_dk_dv", keys * std::max(wanted[1], wanted[2])}};
+        INFO(step.entry);
+        CHECK(grid == expected.at(step.entry));
+      }
+      CHECK(Rule(*plan.workspace, rule_variables())(values) == 2 * 4 * 100 * 16);
+    }
+  }
+}
+
 TEST_CASE("the space holds each schedule once, and agrees with a look at one schedule") {
   std::set<std::string> problems;
-  for (const NamedKernel& kernel : random_kernels(test_seed(), 12)) {
+  std::vector<NamedKernel> kernels = random_kernels(test_seed(), 12);
+  for (NamedKernel& kernel : random_kernels(test_seed(), 6, sm80_family(), Direction::backward))
+    kernels.push_back(std::move(kernel));
+  for (const NamedKernel& kernel : kernels) {
     const DeviceInfo device = assumed_device(kernel.problem.target);
     const std::vector<Candidate> space = sm80_family().space(kernel.problem, device, kLong);
     std::set<Schedule> seen;
@@ -192,19 +280,21 @@ TEST_CASE("the space holds each schedule once, and agrees with a look at one sch
 TEST_CASE("what is dropped as the same code as another candidate has that other one in the space") {
   std::string lost;
   for (const char* name : {"sm_80", "sm_86", "sm_90a"})
-    for (const int head_dim : {16, 64, 128}) {
-      Problem problem = normalise(config_from_json(R"({"head_dim":64})"), parse_target(name));
-      problem.head_dim = problem.head_dim_v = head_dim;
-      const std::vector<Candidate> space =
-          sm80_family().space(problem, assumed_device(problem.target), kLong);
-      std::set<Schedule> legal;
-      for (const Candidate& c : space)
-        if (c.rejected.empty()) legal.insert(without_blocks(c.schedule));
-      for (const Candidate& c : space)
-        if (c.rejected.starts_with("the same code as") &&
-            legal.count(without_blocks(c.schedule)) == 0 && lost.size() < 2000)
-          lost += "\n" + to_string(problem) + " " + to_string(c.schedule) + ": " + c.rejected;
-    }
+    for (const int head_dim : {16, 64, 128, 256})
+      for (const Direction direction : {Direction::forward, Direction::backward}) {
+        Problem problem = normalise(config_from_json(R"({"head_dim":64})"), parse_target(name));
+        problem.head_dim = problem.head_dim_v = head_dim;
+        problem.direction = direction;
+        const std::vector<Candidate> space =
+            sm80_family().space(problem, assumed_device(problem.target), kLong);
+        std::set<Schedule> legal;
+        for (const Candidate& c : space)
+          if (c.rejected.empty()) legal.insert(without_blocks(c.schedule));
+        for (const Candidate& c : space)
+          if (c.rejected.starts_with("the same code as") &&
+              legal.count(without_blocks(c.schedule)) == 0 && lost.size() < 2000)
+            lost += "\n" + to_string(problem) + " " + to_string(c.schedule) + ": " + c.rejected;
+      }
   INFO(lost);
   CHECK(lost.empty());
 }
@@ -243,6 +333,11 @@ TEST_CASE("a problem that no family can do is refused with every reason") {
   unfused.algorithm = Algorithm::unfused;
   CHECK(reasons_against(unfused).size() == 1);
   CHECK(contains(reasons_against(unfused).front(), "sm80: mask is blocks"));
+  unfused.mask = Mask::Kind::none;
+  unfused.direction = Direction::backward;
+  CHECK(
+      reasons_against(unfused) ==
+      std::vector<std::string>{"sm80: direction is backward; the unfused yardstick knows forward"});
 }
 
 TEST_CASE("traffic: a block reads the keys that its tile of queries sees") {

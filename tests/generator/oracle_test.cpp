@@ -21,7 +21,7 @@ Emission emission_of(const NamedKernel& kernel) {
                                          : sm80::emission(kernel.problem, kernel.schedule);
 }
 
-constexpr int kRandom = 30;
+constexpr int kRandom = 30, kRandomBackward = 10;
 
 Options options_of(const NamedKernel& kernel) { return emission_of(kernel).options; }
 
@@ -148,6 +148,9 @@ TEST_CASE("golden kernels: the emitted file and its template give the same machi
 TEST_CASE("random kernels: the emitted file and its template give the same PTX") {
   if (lacks_nvrtc("oracle over random kernels")) return;
   check_kernels(compilable(random_kernels(test_seed(), kRandom)), same_ptx);
+  check_kernels(
+      compilable(random_kernels(test_seed(), kRandomBackward, sm80_family(), Direction::backward)),
+      same_ptx);
 }
 
 TEST_CASE("the comparison sees a difference in one option") {

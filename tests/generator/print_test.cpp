@@ -165,8 +165,8 @@ TEST_CASE("the derivative of a cap is a function of the score before it") {
   CHECK(printed(R"({"head_dim":64,"alibi":true})").empty());
   CHECK(contains(printed(R"({"head_dim":64,"softcap":5})"),
                  "float derivative(const Params& params, float score) {\n"
-                 "  return fused_multiply_add(-tanh_approx(params.tanh_scale * score), "
-                 "tanh_approx(params.tanh_scale * score), 1.0f);\n}\n"));
+                 "  const float capped = tanh_approx(params.tanh_scale * score);\n"
+                 "  return fused_multiply_add(-capped, capped, 1.0f);\n}\n"));
 }
 
 TEST_CASE("constants come in groups, with their comments in one column") {

@@ -56,6 +56,18 @@ constexpr Row kRows[] = {
     {"fp32_d64_softcap_alibi", "sm_80",
      R"({"dtype":"fp32","head_dim":64,"softcap":30,"alibi":true})", "q64.kv32.w4.st1.b2"},
     {"fp32_d256", "sm_90a", R"({"dtype":"fp32","head_dim":256})", "q64.kv16.w4.st1.b1"},
+    {"bf16_d64_causal_backward", "sm_80",
+     R"({"direction":"backward","head_dim":64,"mask":"causal"})", "q64.kv64.w4.st2.b2.kb64.qs64"},
+    {"bf16_d256_backward_apart", "sm_86", R"({"direction":"backward","head_dim":256})",
+     "q64.kv16.w4.st1.b1.kb64.qs16.sk1"},
+    {"fp16_d72_v128_blocks_dropout_backward", "sm_90a",
+     R"({"direction":"backward","dtype":"fp16","head_dim":72,"head_dim_v":128,"mask":"blocks",
+         "dropout":0.2})",
+     "q64.kv32.w4.st2.b1.kb64.qs16"},
+    {"fp32_d64_window_softcap_alibi_backward", "sm_120",
+     R"({"direction":"backward","dtype":"fp32","head_dim":64,"mask":"window:9,9","softcap":30,
+         "alibi":true})",
+     "q64.kv32.w4.st1.b1.kb64.qs32"},
 };
 
 constexpr Row kUnfused[] = {
