@@ -29,16 +29,25 @@ EXTRA = [
     "float16 b4 heads 16/16 seq 4096x4096 d 128/128 causal dropout 0.0",
     "bfloat16 b4 heads 32/8 seq 4096x4096 d 128/128 causal dropout 0.0",
     "float32 b4 heads 16/16 seq 2048x2048 d 64/64 causal dropout 0.0",
+    "float16 b64 heads 16/16 seq 1024x1024 d 64/64 causal dropout 0.1",
 ]
 
 
-def prepare_ours(torch, lib, shape):
+def config_of(shape, direction):
+    return {**ours.config_of(shape), "direction": direction}
+
+
+def prepare_ours(torch, lib, shape, direction):
     """A candidate on the peers' layout, checked against them."""
+    kernel = lib.kernel(config_of(shape, direction), ours.sizes_of(shape))
+    if direction == "backward":
+        inputs = torch_cuda.make_inputs(torch, shape, grad=False)
+        launch, _ = ours.bind_gradients(torch, lib, shape, inputs, kernel, ours.config_of(shape))
+        return protocol.Candidate(ours.NAME, launch), kernel.describe()["selection"]
     q, k, v = (t.transpose(1, 2) for t in torch_cuda.make_inputs(torch, shape, grad=False))
     out = torch.full((shape.batch, shape.seq_q, shape.heads_q, shape.dim_v), float("nan"), dtype=q.dtype,
                      device="cuda")
     lse = torch.empty(shape.batch, shape.heads_q, shape.seq_q, device="cuda")
-    kernel = lib.kernel(ours.config_of(shape), ours.sizes_of(shape))
     launch = kernel.bind(q, k, v, out, lse, seed=1)
     launch()
     torch.cuda.synchronize()
@@ -49,20 +58,21 @@ def prepare_ours(torch, lib, shape):
     return protocol.Candidate(ours.NAME, launch), kernel.describe()["selection"]
 
 
-def run_shape(torch, lib, shape, backends, timing_options):
-    own, selection = prepare_ours(torch, lib, shape)
+def run_shape(torch, lib, shape, backends, direction, timing_options):
+    backward = direction == "backward"
+    own, selection = prepare_ours(torch, lib, shape, direction)
     candidates, refused = [own], {}
     for backend in backends:
         try:
-            candidates.append(torch_cuda.make_candidate(torch, shape, backend, False)[0])
+            candidates.append(torch_cuda.make_candidate(torch, shape, backend, backward)[0])
         except torch_cuda.FAILURES as error:
             refused[backend] = torch_cuda.reason(error)
             torch.cuda.empty_cache()
     timings = torch_cuda.time_cuda_interleaved(candidates, **timing_options)
-    record = {"shape": str(shape), "schedule": selection["schedule"], "chosen_by": selection["chosen_by"],
-              "refused": refused, "times": {}}
+    record = {"shape": str(shape), "direction": direction, "schedule": selection["schedule"],
+              "chosen_by": selection["chosen_by"], "refused": refused, "times": {}}
     for name, timing in timings.items():
-        record["times"][name] = {"tflops": torch_cuda.tera(timing.rate(shape.flops())), **timing.record()}
+        record["times"][name] = {"tflops": torch_cuda.tera(timing.rate(shape.flops(backward))), **timing.record()}
         if name != ours.NAME:  # paired: the samples of one turn
             ratios = [other / own for own, other in zip(timings[ours.NAME].samples_ms, timing.samples_ms)]
             record["times"][name]["speedup"] = round(statistics.median(ratios), 4)
@@ -73,7 +83,7 @@ def speedup(record, backend):
     return record["times"].get(backend, {}).get("speedup")
 
 
-def make_table(records, backends):
+def make_table(records, backends, direction):
     rows = []
     for record in records:
         own = record["times"][ours.NAME]
@@ -88,7 +98,7 @@ def make_table(records, backends):
         found = [speedup(r, backend) for r in records if speedup(r, backend)]
         means.append(f"{protocol.geometric_mean(found):.3f} (min {min(found):.3f})" if found else "-")
     rows.append(["geometric mean of the ratios", "", *([""] * len(backends)), *means, "", ""])
-    heads = ["forward, TFLOP/s", "ours (spread)", *backends, *(f"ours / {b}" for b in backends), "schedule",
+    heads = [f"{direction}, TFLOP/s", "ours (spread)", *backends, *(f"ours / {b}" for b in backends), "schedule",
              "chosen by"]
     return protocol.table(heads, rows)
 
@@ -97,6 +107,8 @@ def parse_args(argv):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tune", type=float, default=0, metavar="SECONDS", help="budget for each slot; 0: do not tune")
     parser.add_argument("--backends", type=protocol.words, default=["fa2", "cudnn"])
+    parser.add_argument("--direction", choices=["forward", "backward"], default="forward",
+                        help="backward: the gradients alone, PyTorch's through autograd")
     parser.add_argument("--dims", type=protocol.numbers, default=[64, 128, 256])
     parser.add_argument("--seqs", type=protocol.numbers, default=[512, 1024, 2048, 4096, 8192, 16384])
     parser.add_argument("--no-extra", action="store_true", help="the training grid only")
@@ -126,16 +138,16 @@ def main(argv=None):
     grid = protocol.training_grid(args.dims, args.seqs)
     extra = [] if args.no_extra else [protocol.Shape.parse(text) for text in EXTRA]
     if args.tune:
-        ours.tune_all(lib, grid + extra, args.tune)
+        ours.tune_all(lib, grid + extra, args.tune, lambda shape: config_of(shape, args.direction))
     timing = {"warmup": args.warmup, "runs": args.runs, "min_sample_ms": args.min_sample_ms}
     env = {**torch_cuda.environment(torch), "timing": timing, "ceilings_at_start": torch_cuda.ceilings(torch)}
-    grid_records = [run_shape(torch, lib, shape, args.backends, timing) for shape in grid]
-    extra_records = [run_shape(torch, lib, shape, args.backends, timing) for shape in extra]
+    grid_records = [run_shape(torch, lib, shape, args.backends, args.direction, timing) for shape in grid]
+    extra_records = [run_shape(torch, lib, shape, args.backends, args.direction, timing) for shape in extra]
     env["ceilings_at_end"] = torch_cuda.ceilings(torch)
     text = ", ".join(f"{key} {value}" for key, value in env.items())
-    text += "\n\n" + make_table(grid_records, args.backends)
+    text += "\n\n" + make_table(grid_records, args.backends, args.direction)
     if extra_records:
-        text += "\n\n" + make_table(extra_records, args.backends)
+        text += "\n\n" + make_table(extra_records, args.backends, args.direction)
     print(text)
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)

@@ -4,9 +4,10 @@
     python3 bench/gpu/sweep.py --out bench/results/h200/NAME PLAN.json...
 
 A plan is a list of {"shapes": [...], "schedules": [...]} with optional "config" (more of the Config, such as a
-mask) and "direction": "backward" for the gradients. A shape is a text like "bf16 b4 heads 16/16 seq 4096x4096 d 128/128 causal"; "grid d64 causal" stands for the
-six shapes of the training grid. A schedule may hold alternatives: "q128.kv{96,128}.w12.st2.b1{,.pp1}"; "" is the
-library's choice. Kernels are compiled in parallel, checked, then timed. Writes NAME.json and NAME.txt.
+mask) and "direction": "backward" for the gradients. A shape is a text like "bf16 b4 heads 16/16 seq 4096x4096 d
+128/128 causal"; "grid d64 causal" stands for the six shapes of the training grid. A schedule may hold alternatives:
+"q128.kv{96,128}.w12.st2.b1{,.pp1}"; "" is the library's choice. Kernels are compiled in parallel, checked, then timed.
+Writes NAME.json and NAME.txt.
 """
 
 import argparse
@@ -103,7 +104,8 @@ def run_shape(torch, kernels, entry, shape, schedules, backends, timing, check):
             refused[backend] = torch_cuda.reason(error)
             torch.cuda.empty_cache()
     timings = torch_cuda.time_cuda_interleaved(candidates, **timing) if candidates else {}
-    rows = {name: {"tflops": torch_cuda.tera(t.rate(shape.flops(is_backward(entry)))), **t.record()} for name, t in timings.items()}
+    flops = shape.flops(is_backward(entry))
+    rows = {name: {"tflops": torch_cuda.tera(t.rate(flops)), **t.record()} for name, t in timings.items()}
     for backend in backends:
         for name, timing_ in timings.items():
             if backend in timings and name not in backends:

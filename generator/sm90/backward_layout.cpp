@@ -90,7 +90,9 @@ int keys_registers(const Problem& problem, const Schedule& schedule) {
   const int products = schedule.query_step * (problem.softcap ? 3 : 2) / 2;
   const int sums = apart(problem) ? std::max(problem.head_dim, problem.head_dim_v)
                                   : problem.head_dim + problem.head_dim_v;
-  const int adding = schedule.add_queries != 0 ? 16 : 0;
+  // Gradients of queries take the place of two products that are done with.
+  const int adding =
+      schedule.add_queries != 0 ? std::max(0, problem.head_dim / 2 - schedule.query_step + 16) : 0;
   return sums / 2 + products + adding + other_registers(problem);
 }
 

@@ -66,7 +66,8 @@ TEST_CASE("random kernels are silent and right in every mode") {
     Direction direction;
   } all[] = {{sm80_family(), Direction::forward},
              {sm90_family(), Direction::forward},
-             {sm80_family(), Direction::backward}};
+             {sm80_family(), Direction::backward},
+             {sm90_family(), Direction::backward}};
   for (const auto& [family, direction] : all) {
     std::mt19937_64 random(test_seed());
     Times times;

@@ -93,6 +93,17 @@ constexpr Row kSm90[] = {
      R"({"dtype":"fp16","head_dim":64,"mask":"causal","alibi":true})", "q128.kv128.w12.st2.b1"},
     {"fp16_d96_causal_dropout", "sm_90a",
      R"({"dtype":"fp16","head_dim":96,"mask":"causal","dropout":0.1})", "q128.kv96.w12.st2.b1"},
+    {"bf16_d128_causal_backward", "sm_90a",
+     R"({"direction":"backward","head_dim":128,"mask":"causal"})", "q128.kv64.w12.st2.b1.qs64.aq1"},
+    {"bf16_d64_window_alibi_backward", "sm_90a",
+     R"({"direction":"backward","head_dim":64,"mask":"window:64,0","alibi":true})",
+     "q128.kv96.w12.st2.b1.qs80"},
+    {"bf16_d256_softcap_backward", "sm_90a",
+     R"({"direction":"backward","head_dim":256,"softcap":50})", "q128.kv32.w12.st2.b1.qs32"},
+    {"fp16_d72_v40_blocks_dropout_backward", "sm_90a",
+     R"({"direction":"backward","dtype":"fp16","head_dim":72,"head_dim_v":40,"mask":"blocks",
+         "dropout":0.2})",
+     "q128.kv64.w12.st2.b1.qs64"},
 };
 
 NamedKernel kernel_of(const Row& row, Algorithm algorithm, const Family& family) {
