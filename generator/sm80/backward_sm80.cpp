@@ -21,7 +21,7 @@ void check_step(Verdict& verdict, const char* knob, int step) {
 }
 
 // Tried in order until one is legal. None of them spills on any known architecture, but fp32 with head dims above 128
-// sometimes one register: a test compiles them all.
+// sometimes a few registers: a test compiles them all.
 enum class Use {
   plain,         // 16 bits, neither dropout nor block lists nor a change of scores
   any,           // 16 bits
@@ -98,8 +98,9 @@ std::vector<Schedule> backward_schedules(const Problem& problem) {
           for (const int query_step : {16, 32, 48, 64, 96})
             for (const int stages : {1, 2})
               for (const int split_keys : {0, 1}) {
-                // Apart only where both hardly fit the registers of a thread. Wide steps of fp32 take the compiler long.
+                // Apart only where both hardly fit the registers of a thread.
                 if (split_keys != 0 && problem.head_dim + problem.head_dim_v <= 128) continue;
+                // Wide steps of fp32 take the compiler long.
                 if (problem.dtype == DType::fp32 && std::max(tile_kv, query_step) > 32) continue;
                 s.warps = warps;
                 s.tile_q = 16 * warps * row_tiles;

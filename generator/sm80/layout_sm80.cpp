@@ -62,18 +62,20 @@ namespace {
 int estimate_backward_registers(const Problem& problem, const Schedule& s) {
   const BackwardLayout tiles = backward_layout(problem, s);
   const bool single = problem.dtype == DType::fp32, split = s.split_keys != 0;
-  const int fixed = 66 + (problem.dropout ? 10 : 0) + (problem.mask == Mask::Kind::blocks ? 8 : 0) +
-                    (problem.alibi ? 4 : 0);
+  const int widest = std::max(problem.head_dim, problem.head_dim_v),
+            both = problem.head_dim + problem.head_dim_v;
+  const int fixed = 50 + std::min(widest, 48) / 4 + (problem.dropout ? 10 : 0) +
+                    (problem.mask == Mask::Kind::blocks ? 8 : 0) + (problem.alibi ? 4 : 0);
   // Scores and gradients of a tile, and the sums; a part of a product where fp32 sums it up in several; and with two
   // sums the packed weights, which are there while the gradients wait.
-  const bool parts = single && std::max(problem.head_dim, problem.head_dim_v) > 32;
-  const int packed = split ? 0 : single ? s.query_step / (parts ? 2 : 4) : s.query_step * 3 / 8;
+  const bool parts = single && widest > 32;
+  const int packed = split    ? 0
+                     : single ? s.query_step / (parts ? 2 : 4)
+                              : std::min(s.query_step * 3 / 8, both / 4);
   const int step_kv = s.tile_kv + (parts ? s.tile_kv / 2 : 0);
   const int step_q = s.query_step + (parts ? s.query_step / 2 : 0) + packed;
-  const int dims = split ? std::max(problem.head_dim, problem.head_dim_v)
-                         : problem.head_dim + problem.head_dim_v;
   return fixed + std::max(tiles.row_tiles * (step_kv + problem.head_dim / 2),
-                          tiles.key_row_tiles * (step_q + dims / 2));
+                          tiles.key_row_tiles * (step_q + (split ? widest : both) / 2));
 }
 
 }  // namespace
