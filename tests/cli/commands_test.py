@@ -73,6 +73,24 @@ class Check(CliTest):
             self.assertEqual(mode["bank_conflicts"], 0)
         self.assertIn("skew", self.ok("check", *SM80, *self.SMALL, "--mode", "skew").out)
 
+    def test_gradients_are_judged(self):
+        backward = ["check", *SM80, *self.SMALL, "--direction", "backward", "--mode", "early"]
+        mode = self.ok(*backward, "--race", "--json").json()["modes"][0]
+        self.assertIn(mode["judged"], ["dq", "dk", "dv"])
+        self.assertLess(mode["error"], mode["tolerance"])
+        self.assertEqual(mode["findings"], [])
+        templates = self.path("templates")
+        shutil.copytree(os.path.join(os.environ["FLASHWRIGHT_TEST_SOURCE"], "templates"), templates)
+        changed = os.path.join(templates, "sm80", "backward_scores.cuh")
+        with open(changed, encoding="utf-8") as file:
+            text = file.read()
+        self.assertIn("(d_weight - delta)", text)
+        with open(changed, "w", encoding="utf-8") as file:
+            file.write(text.replace("(d_weight - delta)", "(d_weight + delta)"))
+        done = self.run_cli(*backward, env=self.environment(FLASHWRIGHT_TEMPLATE_DIR=templates))
+        self.assertEqual(done.code, 9)
+        self.assertIn("FAILED", done.out)
+
     def test_a_step_budget_ends_a_run(self):
         done = self.run_cli("check", *SM80, *self.SMALL, "--mode", "late", "--max-steps", "1000")
         self.assertEqual(done.code, 9)
