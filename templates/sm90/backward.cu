@@ -1,11 +1,12 @@
 //~ Backward attention for Hopper: TMA, wgmma, producers and consumers.
 #include "options.h"
 #include "common/types.cuh"
-#include "ptx/tma.cuh"
+#include "ptx/tensor_map.cuh"
 #include "constants.h"
 #include "ptx/index.cuh"
 #include "ptx/math.cuh"
 #include "ptx/memory.cuh"
+#include "ptx/tma.cuh"
 #include "ptx/barrier.cuh"
 #include "ptx/warpgroup.cuh"
 #include "products.h"

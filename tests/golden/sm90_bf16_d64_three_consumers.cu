@@ -723,6 +723,11 @@ struct RingPlace {
   }
 };
 
+// One thread of a warpgroup speaks for it: its wait has covered the products of all.
+__device__ __forceinline__ void release(u32 barrier) {
+  if (thread_index() % 128 == 0) arrive(barrier);
+}
+
 // Where a role is on its way through the tiles.
 struct Walk {
   RingPlace<kStages> at;
@@ -790,11 +795,6 @@ __device__ __forceinline__ QueryTile told_work(u32 memory, int stage) {
   if (lane_index() == 0) words = load_shared_16(memory + kWorkOffset + stage * kWorkBytes);
   return {static_cast<int>(shuffle(words.word[0], 0)), static_cast<int>(shuffle(words.word[1], 0)),
           static_cast<int>(shuffle(words.word[2], 0)), static_cast<int>(shuffle(words.word[3], 0))};
-}
-
-// One thread of a warpgroup speaks for it: its wait has covered the products of all.
-__device__ __forceinline__ void release(u32 barrier) {
-  if (thread_index() % 128 == 0) arrive(barrier);
 }
 
 // Where an element of a tile lies: in one of the slabs of kSwizzle bytes by all rows, in which the
@@ -979,12 +979,12 @@ __device__ __forceinline__ void start_output(float (&out)[kRowTiles][kDimTiles][
   commit_products();
 }
 
-// Hides the scores of keys behind the last that a row sees. `first_row` is the first of the warp's
-// rows.
+// Hides the scores of keys behind the last that a row sees: they become `hidden`. `first_row` is
+// the first of the warp's rows.
 template <int kTiles>
 __device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kTiles][4],
                                             const Params& params, const QueryTile& work,
-                                            const KeyTiles& tiles, int first_row) {
+                                            const KeyTiles& tiles, int first_row, float hidden) {
   const int lane = lane_index();
   const int first_key = tiles.first + lane % 4 * 2;
 #pragma unroll
@@ -996,7 +996,7 @@ __device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kTiles][4
     for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if (n * 8 + i >= end) scores[0][n][2 * half + i] = -infinity();
+        if (n * 8 + i >= end) scores[0][n][2 * half + i] = hidden;
       }
     }
   }
@@ -1191,7 +1191,8 @@ struct Consumer {
                                          RowState (&rows)[kRowTiles][2],
                                          float (&rescale)[kRowTiles][2], const Params& params,
                                          const QueryTile& work) const {
-    if (own_keys.needs_test(tiles)) hide_scores(scores, params, work, tiles, first_row);
+    if (own_keys.needs_test(tiles))
+      hide_scores(scores, params, work, tiles, first_row, -infinity());
     online_softmax(scores, rows, rescale, scale_log2);
   }
 

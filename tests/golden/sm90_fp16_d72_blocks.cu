@@ -739,6 +739,42 @@ struct RingPlace {
   }
 };
 
+// One thread of a warpgroup speaks for it: its wait has covered the products of all.
+__device__ __forceinline__ void release(u32 barrier) {
+  if (thread_index() % 128 == 0) arrive(barrier);
+}
+
+// The producer walks through the lists of blocks and tells the consumers what each stage holds:
+// they have no registers to spare for a walk of their own.
+struct ToldTile {
+  int first, end, block_begin, partial;  // as in KeyTiles
+  bool last;                             // of the query tile
+};
+
+// Before the keys are announced.
+__device__ __forceinline__ void tell_tile(u32 memory, int stage, const ToldTile& tile) {
+  const u32 place = memory + kTilesOffset + stage * 32;
+  store_shared_u32(place, tile.first);
+  store_shared_u32(place + 4, tile.end);
+  store_shared_u32(place + 8, tile.block_begin);
+  store_shared_u32(place + 12, tile.partial);
+  store_shared_u16(place + 16, tile.last ? 1 : 0);
+}
+
+// Once the keys are full. The lane that reads is the one that gives the stage back.
+__device__ __forceinline__ ToldTile told_tile(u32 memory, int stage) {
+  const u32 place = memory + kTilesOffset + stage * 32;
+  Bytes16 words = {};
+  u32 last = 0;
+  if (lane_index() == 0) {
+    words = load_shared_16(place);
+    last = load_shared_u16(place + 16);
+  }
+  return {static_cast<int>(shuffle(words.word[0], 0)), static_cast<int>(shuffle(words.word[1], 0)),
+          static_cast<int>(shuffle(words.word[2], 0)), static_cast<int>(shuffle(words.word[3], 0)),
+          shuffle(last, 0) != 0};
+}
+
 // Where a role is on its way through the tiles.
 struct Walk {
   RingPlace<kStages> at;
@@ -789,37 +825,6 @@ __device__ __forceinline__ int row_of(const RingPlace<kQueryStages>& at, int gro
   return group * 64;
 }
 
-// The producer walks through the lists of blocks and tells the consumers what each stage holds:
-// they have no registers to spare for a walk of their own.
-struct ToldTile {
-  int first, end, block_begin, partial;  // as in KeyTiles
-  bool last;                             // of the query tile
-};
-
-// Before the keys are announced.
-__device__ __forceinline__ void tell_tile(u32 memory, int stage, const ToldTile& tile) {
-  const u32 place = memory + kTilesOffset + stage * 32;
-  store_shared_u32(place, tile.first);
-  store_shared_u32(place + 4, tile.end);
-  store_shared_u32(place + 8, tile.block_begin);
-  store_shared_u32(place + 12, tile.partial);
-  store_shared_u16(place + 16, tile.last ? 1 : 0);
-}
-
-// Once the keys are full. The lane that reads is the one that gives the stage back.
-__device__ __forceinline__ ToldTile told_tile(u32 memory, int stage) {
-  const u32 place = memory + kTilesOffset + stage * 32;
-  Bytes16 words = {};
-  u32 last = 0;
-  if (lane_index() == 0) {
-    words = load_shared_16(place);
-    last = load_shared_u16(place + 16);
-  }
-  return {static_cast<int>(shuffle(words.word[0], 0)), static_cast<int>(shuffle(words.word[1], 0)),
-          static_cast<int>(shuffle(words.word[2], 0)), static_cast<int>(shuffle(words.word[3], 0)),
-          shuffle(last, 0) != 0};
-}
-
 // The producer finds out which query tile comes next and tells the consumers beside its queries:
 // that takes divisions, each of them a long chain of instructions.
 __device__ __forceinline__ void tell_work(u32 memory, const RingPlace<kQueryStages>& at,
@@ -849,11 +854,6 @@ __device__ __forceinline__ bool told_keys(u32 memory, int stage) {
   u32 has_keys = 0;
   if (lane_index() == 0) has_keys = load_shared_u16(memory + kWorkOffset + stage * kWorkBytes + 16);
   return shuffle(has_keys, 0) != 0;
-}
-
-// One thread of a warpgroup speaks for it: its wait has covered the products of all.
-__device__ __forceinline__ void release(u32 barrier) {
-  if (thread_index() % 128 == 0) arrive(barrier);
 }
 
 // Where an element of a tile lies: in one of the slabs of kSwizzle bytes by all rows, in which the
@@ -1046,12 +1046,12 @@ __device__ __forceinline__ void start_output(float (&out)[kRowTiles][kDimTiles][
   commit_products();
 }
 
-// Hides the scores of keys that a row must not see. `first_row` is the first of the warp's rows. A
-// word of the list tells of 32 keys; the eight keys of a column of accumulators share one.
+// Hides the scores of keys that a row must not see: they become `hidden`. `first_row` is the first
+// of the warp's rows. A word of the list tells of 32 keys; the eight keys of a column of accumulators share one.
 template <int kTiles>
 __device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kTiles][4],
                                             const Params& params, const QueryTile& work,
-                                            const KeyTiles& tiles, int first_row) {
+                                            const KeyTiles& tiles, int first_row, float hidden) {
   const int lane = lane_index();
   const int end = tiles.end - tiles.first - lane % 4 * 2;
   const int skipped = tiles.first - tiles.block_begin;  // keys of the mask block before this tile
@@ -1070,7 +1070,7 @@ __device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kTiles][4
       kept >>= lane % 4 * 2;
 #pragma unroll
       for (int i = 0; i < 2; ++i)
-        if (n * 8 + i >= end || (kept >> i & 1) == 0) scores[0][n][2 * half + i] = -infinity();
+        if (n * 8 + i >= end || (kept >> i & 1) == 0) scores[0][n][2 * half + i] = hidden;
     }
   }
 }
@@ -1255,7 +1255,8 @@ struct Consumer {
                                          RowState (&rows)[kRowTiles][2],
                                          float (&rescale)[kRowTiles][2], const Params& params,
                                          const QueryTile& work) const {
-    if (own_keys.needs_test(tiles)) hide_scores(scores, params, work, tiles, first_row);
+    if (own_keys.needs_test(tiles))
+      hide_scores(scores, params, work, tiles, first_row, -infinity());
     online_softmax(scores, rows, rescale, scale_log2);
   }
 
