@@ -101,12 +101,15 @@ int queries_registers(const Problem& problem, const Schedule& schedule) {
   return problem.head_dim / 2 + sums + schedule.tile_kv / 4 + other_registers(problem);
 }
 
+// A producer needs more to draw the bits of dropout or to walk through block lists, and can do with less
+// where consumers have none to spare.
 Registers backward_registers(const Problem& problem, const Schedule& schedule) {
   if (schedule.tile_q != 2 * kRows) return {32, 160};
-  constexpr Registers kUsual = {40, 232}, kMore = {24, 240};
+  constexpr Registers kBusy = {56, 224}, kUsual = {40, 232}, kMost = {24, 240};
+  if (problem.dropout || problem.mask == Mask::Kind::blocks) return kBusy;
   const int needed =
       std::max(keys_registers(problem, schedule), queries_registers(problem, schedule));
-  return needed <= kUsual.consumer ? kUsual : kMore;
+  return needed <= kUsual.consumer ? kUsual : kMost;
 }
 
 }  // namespace flashwright::sm90

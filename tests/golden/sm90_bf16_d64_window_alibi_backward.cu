@@ -1608,6 +1608,7 @@ __device__ __forceinline__ void consume_keys(const Params& params, u32 memory, i
     fence_products();
     start_product<kTileKv, kPaddedDim, kSwizzle>(scores, consumer.queries, keys);
     wait_barrier(barriers.second_full + at.stage * 8, at.parity);
+    fence_products();
     start_product<kTileKv, kPaddedDimV, kSwizzleV>(gradients, consumer.outputs,
                                                    consumer.values + at.stage * kStepValuesStride);
     wait_products<1>();

@@ -50,8 +50,8 @@ constexpr int kKeysPerBlock = 64 * kConsumers;  // keys of a block of fw_backwar
 constexpr int kQueryStep = 64;                  // queries that they meet in a step
 constexpr int kHeadDim = 72;                    // of queries and keys
 constexpr int kHeadDimV = 40;                   // of values and outputs
-constexpr int kProducerRegisters = 40;          // of each thread
-constexpr int kConsumerRegisters = 232;
+constexpr int kProducerRegisters = 56;          // of each thread
+constexpr int kConsumerRegisters = 224;
 
 constexpr int kPrepareThreads = 256;  // of a block of fw_backward_rows
 constexpr int kRowThreads = 8;        // of each row
@@ -1782,6 +1782,7 @@ __device__ __forceinline__ void consume_keys(const Params& params, u32 memory, i
     fence_products();
     start_product<kTileKv, kPaddedDim, kSwizzle>(scores, consumer.queries, keys);
     wait_barrier(barriers.second_full + at.stage * 8, at.parity);
+    fence_products();
     start_product<kTileKv, kPaddedDimV, kSwizzleV>(gradients, consumer.outputs,
                                                    consumer.values + at.stage * kStepValuesStride);
     wait_products<1>();
