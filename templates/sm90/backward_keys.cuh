@@ -61,7 +61,8 @@ struct KeysConsumer {
   u32 queries, outputs, rows, steps;  // the first stage of each
   Barriers barriers;
   KeyTile work;
-  int key;  // the first of the lane
+  int key;                  // the first of the lane
+  WarpQueries own_queries;  // that see some of the 64 keys
   RingPlace<kStages> at;
   float scale_log2;
 #if FW_ADD_QUERIES
@@ -82,6 +83,7 @@ struct KeysConsumer {
     steps = memory + kStepsOffset;
     barriers = find_barriers(memory + kKeysBarriersOffset);
     key = work.key_begin + group * 64 + warp_index() % 4 * 16 + lane_index() / 4;
+    own_queries.start(params, work, group * 64, 64);
     at = {};
 #if FW_ADD_QUERIES
     all_keys = memory;
@@ -94,6 +96,15 @@ struct KeysConsumer {
     scale_log2 = params.softcap_log2;
 #else
     scale_log2 = params.scale_log2;
+#endif
+  }
+
+  // Whether some query of a step sees one of the keys.
+  __device__ __forceinline__ bool is_seen(const Step& step) const {
+#if FW_BLOCKS
+    return true;
+#else
+    return step.first < own_queries.rows.end && step.first + kQueryStep > own_queries.rows.begin;
 #endif
   }
 
@@ -222,6 +233,12 @@ struct KeysConsumer {
     synchronize_warp();
     if (lane_index() == 0) arrive(barriers.shared_full + slot.stage * 8);
   }
+
+  // The same where no query of the step sees one of the keys.
+  __device__ __forceinline__ void share_nothing() const {
+    const u32 packed[kQueryStep / 16][4] = {};
+    share(packed);
+  }
 #endif
 
   // Writes 64 rows of a gradient, unless nobody wants it.
@@ -266,25 +283,29 @@ __device__ __forceinline__ void consume_queries_for_keys(const Params& params, u
     wait_barrier(barriers.first_full + at.stage * 8, at.parity);
     const Step step = told_step(consumer.steps + at.stage * 32);
     if (step.head == kNoHead) break;
-    float scores[kQueryStep / 2], gradients[kQueryStep / 2];
-    u32 packed[kQueryStep / 16][4];
-    fence_products();
-    start_product<kQueryStep, kPaddedDim, kSwizzle>(scores, consumer.keys, queries);
-    wait_barrier(barriers.second_full + at.stage * 8, at.parity);
-    fence_products();
-    start_product<kQueryStep, kPaddedDimV, kSwizzleV>(
-        gradients, consumer.values, consumer.outputs + at.stage * kStepOutputsStride);
-    wait_products<1>();
-    hold(scores);
-    consumer.soften(scores, packed, params, step);
-    wait_products<0>();
-    hold(gradients);
-    release(barriers.second_empty + at.stage * 8);
-    consumer.differentiate(scores, gradients, packed);
-    fence_products();
-    start_gradient<kQueryStep, kSwizzle>(dk, packed, queries);
-    wait_products<0>();
-    hold(dk);
+    if (consumer.is_seen(step)) {
+      float scores[kQueryStep / 2], gradients[kQueryStep / 2];
+      u32 packed[kQueryStep / 16][4];
+      fence_products();
+      start_product<kQueryStep, kPaddedDim, kSwizzle>(scores, consumer.keys, queries);
+      wait_barrier(barriers.second_full + at.stage * 8, at.parity);
+      fence_products();
+      start_product<kQueryStep, kPaddedDimV, kSwizzleV>(
+          gradients, consumer.values, consumer.outputs + at.stage * kStepOutputsStride);
+      wait_products<1>();
+      hold(scores);
+      consumer.soften(scores, packed, params, step);
+      wait_products<0>();
+      hold(gradients);
+      release(barriers.second_empty + at.stage * 8);
+      consumer.differentiate(scores, gradients, packed);
+      fence_products();
+      start_gradient<kQueryStep, kSwizzle>(dk, packed, queries);
+      wait_products<0>();
+      hold(dk);
+    } else {
+      pass_second(barriers, at, group);
+    }
     release_first(barriers, at.stage);
     at.advance();
   }
@@ -306,22 +327,29 @@ __device__ __forceinline__ void consume_queries_for_values(const Params& params,
     wait_barrier(barriers.first_full + at.stage * 8, at.parity);
     const Step step = told_step(consumer.steps + at.stage * 32);
     if (step.head == kNoHead) break;
-    float scores[kQueryStep / 2];
     u32 packed[kQueryStep / 16][4];
-    fence_products();
-    start_product<kQueryStep, kPaddedDim, kSwizzle>(
-        scores, consumer.keys, consumer.queries + at.stage * kStepQueriesStride);
-    wait_products<0>();
-    hold(scores);
-    consumer.soften(scores, packed, params, step);
+    const bool is_seen = consumer.is_seen(step);
+    if (is_seen) {
+      float scores[kQueryStep / 2];
+      fence_products();
+      start_product<kQueryStep, kPaddedDim, kSwizzle>(
+          scores, consumer.keys, consumer.queries + at.stage * kStepQueriesStride);
+      wait_products<0>();
+      hold(scores);
+      consumer.soften(scores, packed, params, step);
+    }
     release_first(barriers, at.stage);
-    wait_barrier(barriers.second_full + at.stage * 8, at.parity);
-    fence_products();
-    start_gradient<kQueryStep, kSwizzleV>(dv, packed,
-                                          consumer.outputs + at.stage * kStepOutputsStride);
-    wait_products<0>();
-    hold(dv);
-    release(barriers.second_empty + at.stage * 8);
+    if (is_seen) {
+      wait_barrier(barriers.second_full + at.stage * 8, at.parity);
+      fence_products();
+      start_gradient<kQueryStep, kSwizzleV>(dv, packed,
+                                            consumer.outputs + at.stage * kStepOutputsStride);
+      wait_products<0>();
+      hold(dv);
+      release(barriers.second_empty + at.stage * 8);
+    } else {
+      pass_second(barriers, at, group);
+    }
     at.advance();
   }
   consumer.write_values(dv, params);
@@ -346,29 +374,39 @@ __device__ __forceinline__ void consume_queries(const Params& params, u32 memory
     wait_barrier(barriers.first_full + at.stage * 8, at.parity);
     const Step step = told_step(consumer.steps + at.stage * 32);
     if (step.head == kNoHead) break;
-    float scores[kQueryStep / 2], gradients[kQueryStep / 2];
-    u32 packed[kQueryStep / 16][4], packed_gradients[kQueryStep / 16][4];
-    fence_products();
-    start_product<kQueryStep, kPaddedDim, kSwizzle>(scores, consumer.keys, queries);
-    wait_barrier(barriers.second_full + at.stage * 8, at.parity);
-    fence_products();
-    start_product<kQueryStep, kPaddedDimV, kSwizzleV>(gradients, consumer.values, outputs);
-    wait_products<1>();
-    hold(scores);
-    consumer.soften(scores, packed, params, step);
-    fence_products();
-    start_gradient<kQueryStep, kSwizzleV>(dv, packed, outputs);
-    wait_products<1>();
-    hold(gradients);
-    consumer.differentiate(scores, gradients, packed_gradients);
+    if (consumer.is_seen(step)) {
+      float scores[kQueryStep / 2], gradients[kQueryStep / 2];
+      u32 packed[kQueryStep / 16][4], packed_gradients[kQueryStep / 16][4];
+      fence_products();
+      start_product<kQueryStep, kPaddedDim, kSwizzle>(scores, consumer.keys, queries);
+      wait_barrier(barriers.second_full + at.stage * 8, at.parity);
+      fence_products();
+      start_product<kQueryStep, kPaddedDimV, kSwizzleV>(gradients, consumer.values, outputs);
+      wait_products<1>();
+      hold(scores);
+      consumer.soften(scores, packed, params, step);
+      fence_products();
+      start_gradient<kQueryStep, kSwizzleV>(dv, packed, outputs);
+      wait_products<1>();
+      hold(gradients);
+      consumer.differentiate(scores, gradients, packed_gradients);
 #if FW_ADD_QUERIES
-    if (adds) consumer.share(packed_gradients);
+      if (adds) consumer.share(packed_gradients);
 #endif
-    fence_products();
-    start_gradient<kQueryStep, kSwizzle>(dk, packed_gradients, queries);
-    wait_products<1>();
-    hold(dv);
-    release(barriers.second_empty + at.stage * 8);
+      fence_products();
+      start_gradient<kQueryStep, kSwizzle>(dk, packed_gradients, queries);
+      wait_products<1>();
+      hold(dv);
+      release(barriers.second_empty + at.stage * 8);
+      wait_products<0>();
+      hold(dk);
+    } else {
+      pass_second(barriers, at, group);
+#if FW_ADD_QUERIES
+      if (adds) consumer.share_nothing();
+#endif
+    }
+    release_first(barriers, at.stage);
 #if FW_ADD_QUERIES
     if (adds && consumer.turn == group) {
       const u32 slot = consumer.slot.stage;
@@ -376,25 +414,14 @@ __device__ __forceinline__ void consume_queries(const Params& params, u32 memory
       wait_barrier(barriers.shared_full + slot * 8, consumer.slot.parity);
       fence_products();
       start_queries(dq, consumer.shared + slot * kSharedStride, consumer.all_keys);
-      wait_products<1>();
-      hold(dk);
-      release_first(barriers, at.stage);
       wait_products<0>();
       hold(dq);
       release(barriers.shared_empty + slot * 8);
       add_queries(dq, consumer.sums, tile_sums(params, consumer.work.batch, step.head, step.first),
                   group);
-    } else {
-      wait_products<0>();
-      hold(dk);
-      release_first(barriers, at.stage);
     }
     consumer.slot.advance();
     consumer.turn = consumer.turn + 1 == kConsumers ? 0 : consumer.turn + 1;
-#else
-    wait_products<0>();
-    hold(dk);
-    release_first(barriers, at.stage);
 #endif
     at.advance();
   }

@@ -52,6 +52,15 @@ __device__ __forceinline__ void release_first(const Barriers& barriers, int stag
   if (lane_index() == 0) arrive(barriers.first_empty + stage * 8);
 }
 
+// Gives back the second tile of a stage that a consumer has no use for. Without a product, which all
+// four warps take part in, only a barrier tells that none of them still waits for the tile.
+__device__ __forceinline__ void pass_second(const Barriers& barriers, const RingPlace<kStages>& at,
+                                            int group) {
+  wait_barrier(barriers.second_full + at.stage * 8, at.parity);
+  synchronize_named(2 + group, 128);
+  release(barriers.second_empty + at.stage * 8);
+}
+
 // Starts the copy of a tile, in boxes of kBoxRows rows; what lies behind the end of the tensor
 // becomes 0. Loops stay loops: a producer has few registers.
 template <int kRows, int kBoxRows, int kColumns, int kSwizzle>

@@ -38,10 +38,10 @@ struct QueriesConsumer {
   u32 keys, values;      // the first stage of each
   Barriers barriers;
   QueryTile work;
-  int first_row;  // of the warp
-  float lse[2];   // of the lane's rows, in units of log2
-  float sums[2];  // what their gradients have in common
-  WarpKeys own_keys;
+  int first_row;      // of the warp
+  float lse[2];       // of the lane's rows, in units of log2
+  float sums[2];      // what their gradients have in common
+  WarpKeys own_keys;  // of the 64 queries
   KeyTiles tiles;
 #if FW_BLOCKS
   bool last;  // tile of keys
@@ -71,7 +71,7 @@ struct QueriesConsumer {
       lse[half] = row < work.row_end ? load_global(statistics + 2 * row) : infinity();
       sums[half] = row < work.row_end ? load_global(statistics + 2 * row + 1) : 0.0f;
     }
-    own_keys.start(params, work, group * 64 + warp_index() % 4 * 16, 16);
+    own_keys.start(params, work, group * 64, 64);
     at = {};
 #if FW_SOFTCAP
     scale_log2 = params.softcap_log2;
@@ -164,26 +164,30 @@ __device__ __forceinline__ void consume_keys(const Params& params, u32 memory, i
   while (!consumer.tiles.done) {
     const RingPlace<kStages> at = consumer.at;
     const u32 keys = consumer.keys + at.stage * kStepKeysStride;
-    float scores[kKeyTiles * 4], gradients[kKeyTiles * 4];
-    u32 packed[kTileKv / 16][4];
     consumer.wait_for_keys();
-    fence_products();
-    start_product<kTileKv, kPaddedDim, kSwizzle>(scores, consumer.queries, keys);
-    wait_barrier(barriers.second_full + at.stage * 8, at.parity);
-    fence_products();
-    start_product<kTileKv, kPaddedDimV, kSwizzleV>(gradients, consumer.outputs,
-                                                   consumer.values + at.stage * kStepValuesStride);
-    wait_products<1>();
-    hold(scores);
-    consumer.soften(scores, params);
-    wait_products<0>();
-    hold(gradients);
-    release(barriers.second_empty + at.stage * 8);
-    consumer.differentiate(scores, gradients, packed, params);
-    fence_products();
-    start_gradient<kTileKv, kSwizzle>(dq, packed, keys);
-    wait_products<0>();
-    hold(dq);
+    if (consumer.own_keys.visible(consumer.tiles)) {
+      float scores[kKeyTiles * 4], gradients[kKeyTiles * 4];
+      u32 packed[kTileKv / 16][4];
+      fence_products();
+      start_product<kTileKv, kPaddedDim, kSwizzle>(scores, consumer.queries, keys);
+      wait_barrier(barriers.second_full + at.stage * 8, at.parity);
+      fence_products();
+      start_product<kTileKv, kPaddedDimV, kSwizzleV>(
+          gradients, consumer.outputs, consumer.values + at.stage * kStepValuesStride);
+      wait_products<1>();
+      hold(scores);
+      consumer.soften(scores, params);
+      wait_products<0>();
+      hold(gradients);
+      release(barriers.second_empty + at.stage * 8);
+      consumer.differentiate(scores, gradients, packed, params);
+      fence_products();
+      start_gradient<kTileKv, kSwizzle>(dq, packed, keys);
+      wait_products<0>();
+      hold(dq);
+    } else {
+      pass_second(barriers, at, group);
+    }
     release_first(barriers, at.stage);
     consumer.advance(params);
   }

@@ -924,6 +924,15 @@ __device__ __forceinline__ void release_first(const Barriers& barriers, int stag
   if (lane_index() == 0) arrive(barriers.first_empty + stage * 8);
 }
 
+// Gives back the second tile of a stage that a consumer has no use for. Without a product, which all
+// four warps take part in, only a barrier tells that none of them still waits for the tile.
+__device__ __forceinline__ void pass_second(const Barriers& barriers, const RingPlace<kStages>& at,
+                                            int group) {
+  wait_barrier(barriers.second_full + at.stage * 8, at.parity);
+  synchronize_named(2 + group, 128);
+  release(barriers.second_empty + at.stage * 8);
+}
+
 // Starts the copy of a tile, in boxes of kBoxRows rows; what lies behind the end of the tensor
 // becomes 0. Loops stay loops: a producer has few registers.
 template <int kRows, int kBoxRows, int kColumns, int kSwizzle>
@@ -1269,7 +1278,8 @@ struct KeysConsumer {
   u32 queries, outputs, rows, steps;  // the first stage of each
   Barriers barriers;
   KeyTile work;
-  int key;  // the first of the lane
+  int key;                  // the first of the lane
+  WarpQueries own_queries;  // that see some of the 64 keys
   RingPlace<kStages> at;
   float scale_log2;
 
@@ -1284,8 +1294,14 @@ struct KeysConsumer {
     steps = memory + kStepsOffset;
     barriers = find_barriers(memory + kKeysBarriersOffset);
     key = work.key_begin + group * 64 + warp_index() % 4 * 16 + lane_index() / 4;
+    own_queries.start(params, work, group * 64, 64);
     at = {};
     scale_log2 = params.scale_log2;
+  }
+
+  // Whether some query of a step sees one of the keys.
+  __device__ __forceinline__ bool is_seen(const Step& step) const {
+    return step.first < own_queries.rows.end && step.first + kQueryStep > own_queries.rows.begin;
   }
 
   // Four numbers of rows: of the queries of the lane in two tiles of accumulators from 2 * pair on.
@@ -1389,28 +1405,32 @@ __device__ __forceinline__ void consume_queries(const Params& params, u32 memory
     wait_barrier(barriers.first_full + at.stage * 8, at.parity);
     const Step step = told_step(consumer.steps + at.stage * 32);
     if (step.head == kNoHead) break;
-    float scores[kQueryStep / 2], gradients[kQueryStep / 2];
-    u32 packed[kQueryStep / 16][4], packed_gradients[kQueryStep / 16][4];
-    fence_products();
-    start_product<kQueryStep, kPaddedDim, kSwizzle>(scores, consumer.keys, queries);
-    wait_barrier(barriers.second_full + at.stage * 8, at.parity);
-    fence_products();
-    start_product<kQueryStep, kPaddedDimV, kSwizzleV>(gradients, consumer.values, outputs);
-    wait_products<1>();
-    hold(scores);
-    consumer.soften(scores, packed, params, step);
-    fence_products();
-    start_gradient<kQueryStep, kSwizzleV>(dv, packed, outputs);
-    wait_products<1>();
-    hold(gradients);
-    consumer.differentiate(scores, gradients, packed_gradients);
-    fence_products();
-    start_gradient<kQueryStep, kSwizzle>(dk, packed_gradients, queries);
-    wait_products<1>();
-    hold(dv);
-    release(barriers.second_empty + at.stage * 8);
-    wait_products<0>();
-    hold(dk);
+    if (consumer.is_seen(step)) {
+      float scores[kQueryStep / 2], gradients[kQueryStep / 2];
+      u32 packed[kQueryStep / 16][4], packed_gradients[kQueryStep / 16][4];
+      fence_products();
+      start_product<kQueryStep, kPaddedDim, kSwizzle>(scores, consumer.keys, queries);
+      wait_barrier(barriers.second_full + at.stage * 8, at.parity);
+      fence_products();
+      start_product<kQueryStep, kPaddedDimV, kSwizzleV>(gradients, consumer.values, outputs);
+      wait_products<1>();
+      hold(scores);
+      consumer.soften(scores, packed, params, step);
+      fence_products();
+      start_gradient<kQueryStep, kSwizzleV>(dv, packed, outputs);
+      wait_products<1>();
+      hold(gradients);
+      consumer.differentiate(scores, gradients, packed_gradients);
+      fence_products();
+      start_gradient<kQueryStep, kSwizzle>(dk, packed_gradients, queries);
+      wait_products<1>();
+      hold(dv);
+      release(barriers.second_empty + at.stage * 8);
+      wait_products<0>();
+      hold(dk);
+    } else {
+      pass_second(barriers, at, group);
+    }
     release_first(barriers, at.stage);
     at.advance();
   }
@@ -1524,10 +1544,10 @@ struct QueriesConsumer {
   u32 keys, values;      // the first stage of each
   Barriers barriers;
   QueryTile work;
-  int first_row;  // of the warp
-  float lse[2];   // of the lane's rows, in units of log2
-  float sums[2];  // what their gradients have in common
-  WarpKeys own_keys;
+  int first_row;      // of the warp
+  float lse[2];       // of the lane's rows, in units of log2
+  float sums[2];      // what their gradients have in common
+  WarpKeys own_keys;  // of the 64 queries
   KeyTiles tiles;
   RingPlace<kStages> at;
   float scale_log2;
@@ -1550,7 +1570,7 @@ struct QueriesConsumer {
       lse[half] = row < work.row_end ? load_global(statistics + 2 * row) : infinity();
       sums[half] = row < work.row_end ? load_global(statistics + 2 * row + 1) : 0.0f;
     }
-    own_keys.start(params, work, group * 64 + warp_index() % 4 * 16, 16);
+    own_keys.start(params, work, group * 64, 64);
     at = {};
     scale_log2 = params.scale_log2;
   }
@@ -1602,26 +1622,30 @@ __device__ __forceinline__ void consume_keys(const Params& params, u32 memory, i
   while (!consumer.tiles.done) {
     const RingPlace<kStages> at = consumer.at;
     const u32 keys = consumer.keys + at.stage * kStepKeysStride;
-    float scores[kKeyTiles * 4], gradients[kKeyTiles * 4];
-    u32 packed[kTileKv / 16][4];
     consumer.wait_for_keys();
-    fence_products();
-    start_product<kTileKv, kPaddedDim, kSwizzle>(scores, consumer.queries, keys);
-    wait_barrier(barriers.second_full + at.stage * 8, at.parity);
-    fence_products();
-    start_product<kTileKv, kPaddedDimV, kSwizzleV>(gradients, consumer.outputs,
-                                                   consumer.values + at.stage * kStepValuesStride);
-    wait_products<1>();
-    hold(scores);
-    consumer.soften(scores, params);
-    wait_products<0>();
-    hold(gradients);
-    release(barriers.second_empty + at.stage * 8);
-    consumer.differentiate(scores, gradients, packed, params);
-    fence_products();
-    start_gradient<kTileKv, kSwizzle>(dq, packed, keys);
-    wait_products<0>();
-    hold(dq);
+    if (consumer.own_keys.visible(consumer.tiles)) {
+      float scores[kKeyTiles * 4], gradients[kKeyTiles * 4];
+      u32 packed[kTileKv / 16][4];
+      fence_products();
+      start_product<kTileKv, kPaddedDim, kSwizzle>(scores, consumer.queries, keys);
+      wait_barrier(barriers.second_full + at.stage * 8, at.parity);
+      fence_products();
+      start_product<kTileKv, kPaddedDimV, kSwizzleV>(
+          gradients, consumer.outputs, consumer.values + at.stage * kStepValuesStride);
+      wait_products<1>();
+      hold(scores);
+      consumer.soften(scores, params);
+      wait_products<0>();
+      hold(gradients);
+      release(barriers.second_empty + at.stage * 8);
+      consumer.differentiate(scores, gradients, packed, params);
+      fence_products();
+      start_gradient<kTileKv, kSwizzle>(dq, packed, keys);
+      wait_products<0>();
+      hold(dq);
+    } else {
+      pass_second(barriers, at, group);
+    }
     release_first(barriers, at.stage);
     consumer.advance(params);
   }
