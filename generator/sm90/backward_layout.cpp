@@ -82,7 +82,7 @@ int convert_bytes(const Problem& problem) {
 }
 
 bool apart(const Problem& problem) {
-  constexpr int kTogether = 320;  // sums of a consumer's 64 keys, over its threads
+  constexpr int kTogether = 288;  // sums of a consumer's 64 keys, over its threads
   return problem.head_dim + problem.head_dim_v > kTogether;
 }
 

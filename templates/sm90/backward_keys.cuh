@@ -355,8 +355,8 @@ __device__ __forceinline__ void consume_queries_for_values(const Params& params,
   consumer.write_values(dv, params);
   wait_for_output();
 }
-#else
-// A consumer warpgroup.
+#elif FW_MASK
+// A consumer warpgroup. It passes on steps whose queries see none of its keys.
 __device__ __forceinline__ void consume_queries(const Params& params, u32 memory, int group) {
   KeysConsumer consumer;
   consumer.start(params, memory, group);
@@ -422,6 +422,84 @@ __device__ __forceinline__ void consume_queries(const Params& params, u32 memory
     }
     consumer.slot.advance();
     consumer.turn = consumer.turn + 1 == kConsumers ? 0 : consumer.turn + 1;
+#endif
+    at.advance();
+  }
+#if FW_ADD_QUERIES
+  synchronize_named(2 + kConsumers, 128 * kConsumers);  // the keys of all are read no more
+#endif
+  consumer.write_values(dv, params);
+  consumer.write_keys(dk, params);
+  wait_for_output();
+}
+#else
+// A consumer warpgroup.
+__device__ __forceinline__ void consume_queries(const Params& params, u32 memory, int group) {
+  KeysConsumer consumer;
+  consumer.start(params, memory, group);
+  const Barriers& barriers = consumer.barriers;
+#if FW_ADD_QUERIES
+  const bool adds = params.dq != nullptr;
+#endif
+  float dk[kHeadDim / 2] = {}, dv[kHeadDimV / 2] = {};
+  wait_barrier(barriers.own_full, 0);
+#pragma unroll 1
+  while (true) {
+    RingPlace<kStages>& at = consumer.at;
+    const u32 queries = consumer.queries + at.stage * kStepQueriesStride;
+    const u32 outputs = consumer.outputs + at.stage * kStepOutputsStride;
+    wait_barrier(barriers.first_full + at.stage * 8, at.parity);
+    const Step step = told_step(consumer.steps + at.stage * 32);
+    if (step.head == kNoHead) break;
+    float scores[kQueryStep / 2], gradients[kQueryStep / 2];
+    u32 packed[kQueryStep / 16][4], packed_gradients[kQueryStep / 16][4];
+    fence_products();
+    start_product<kQueryStep, kPaddedDim, kSwizzle>(scores, consumer.keys, queries);
+    wait_barrier(barriers.second_full + at.stage * 8, at.parity);
+    fence_products();
+    start_product<kQueryStep, kPaddedDimV, kSwizzleV>(gradients, consumer.values, outputs);
+    wait_products<1>();
+    hold(scores);
+    consumer.soften(scores, packed, params, step);
+    fence_products();
+    start_gradient<kQueryStep, kSwizzleV>(dv, packed, outputs);
+    wait_products<1>();
+    hold(gradients);
+    consumer.differentiate(scores, gradients, packed_gradients);
+#if FW_ADD_QUERIES
+    if (adds) consumer.share(packed_gradients);
+#endif
+    fence_products();
+    start_gradient<kQueryStep, kSwizzle>(dk, packed_gradients, queries);
+    wait_products<1>();
+    hold(dv);
+    release(barriers.second_empty + at.stage * 8);
+#if FW_ADD_QUERIES
+    if (adds && consumer.turn == group) {
+      const u32 slot = consumer.slot.stage;
+      float dq[kHeadDim / 2];
+      wait_barrier(barriers.shared_full + slot * 8, consumer.slot.parity);
+      fence_products();
+      start_queries(dq, consumer.shared + slot * kSharedStride, consumer.all_keys);
+      wait_products<1>();
+      hold(dk);
+      release_first(barriers, at.stage);
+      wait_products<0>();
+      hold(dq);
+      release(barriers.shared_empty + slot * 8);
+      add_queries(dq, consumer.sums, tile_sums(params, consumer.work.batch, step.head, step.first),
+                  group);
+    } else {
+      wait_products<0>();
+      hold(dk);
+      release_first(barriers, at.stage);
+    }
+    consumer.slot.advance();
+    consumer.turn = consumer.turn + 1 == kConsumers ? 0 : consumer.turn + 1;
+#else
+    wait_products<0>();
+    hold(dk);
+    release_first(barriers, at.stage);
 #endif
     at.advance();
   }

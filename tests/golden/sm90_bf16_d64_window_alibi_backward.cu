@@ -1390,7 +1390,7 @@ struct KeysConsumer {
   }
 };
 
-// A consumer warpgroup.
+// A consumer warpgroup. It passes on steps whose queries see none of its keys.
 __device__ __forceinline__ void consume_queries(const Params& params, u32 memory, int group) {
   KeysConsumer consumer;
   consumer.start(params, memory, group);

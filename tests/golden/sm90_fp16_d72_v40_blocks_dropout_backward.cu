@@ -1524,32 +1524,28 @@ __device__ __forceinline__ void consume_queries(const Params& params, u32 memory
     wait_barrier(barriers.first_full + at.stage * 8, at.parity);
     const Step step = told_step(consumer.steps + at.stage * 32);
     if (step.head == kNoHead) break;
-    if (consumer.is_seen(step)) {
-      float scores[kQueryStep / 2], gradients[kQueryStep / 2];
-      u32 packed[kQueryStep / 16][4], packed_gradients[kQueryStep / 16][4];
-      fence_products();
-      start_product<kQueryStep, kPaddedDim, kSwizzle>(scores, consumer.keys, queries);
-      wait_barrier(barriers.second_full + at.stage * 8, at.parity);
-      fence_products();
-      start_product<kQueryStep, kPaddedDimV, kSwizzleV>(gradients, consumer.values, outputs);
-      wait_products<1>();
-      hold(scores);
-      consumer.soften(scores, packed, params, step);
-      fence_products();
-      start_gradient<kQueryStep, kSwizzleV>(dv, packed, outputs);
-      wait_products<1>();
-      hold(gradients);
-      consumer.differentiate(scores, gradients, packed_gradients);
-      fence_products();
-      start_gradient<kQueryStep, kSwizzle>(dk, packed_gradients, queries);
-      wait_products<1>();
-      hold(dv);
-      release(barriers.second_empty + at.stage * 8);
-      wait_products<0>();
-      hold(dk);
-    } else {
-      pass_second(barriers, at, group);
-    }
+    float scores[kQueryStep / 2], gradients[kQueryStep / 2];
+    u32 packed[kQueryStep / 16][4], packed_gradients[kQueryStep / 16][4];
+    fence_products();
+    start_product<kQueryStep, kPaddedDim, kSwizzle>(scores, consumer.keys, queries);
+    wait_barrier(barriers.second_full + at.stage * 8, at.parity);
+    fence_products();
+    start_product<kQueryStep, kPaddedDimV, kSwizzleV>(gradients, consumer.values, outputs);
+    wait_products<1>();
+    hold(scores);
+    consumer.soften(scores, packed, params, step);
+    fence_products();
+    start_gradient<kQueryStep, kSwizzleV>(dv, packed, outputs);
+    wait_products<1>();
+    hold(gradients);
+    consumer.differentiate(scores, gradients, packed_gradients);
+    fence_products();
+    start_gradient<kQueryStep, kSwizzle>(dk, packed_gradients, queries);
+    wait_products<1>();
+    hold(dv);
+    release(barriers.second_empty + at.stage * 8);
+    wait_products<0>();
+    hold(dk);
     release_first(barriers, at.stage);
     at.advance();
   }
