@@ -113,8 +113,10 @@ std::vector<Line> memory(const Problem& problem, const Schedule& schedule) {
     rows.insert(rows.begin(), more.begin(), more.end());
   }
   std::vector<Line> lines = print_constants(rows);
-  for (const auto& [name, bytes] : {std::pair{"kKeysSharedBytes", keys.smem_bytes},
-                                    {"kQueriesSharedBytes", queries.smem_bytes}})
+  std::vector<std::pair<const char*, int>> sizes = {{"kKeysSharedBytes", keys.smem_bytes},
+                                                    {"kQueriesSharedBytes", queries.smem_bytes}};
+  if (adds) sizes.emplace_back("kOwnQueriesBytes", convert_bytes(problem));
+  for (const auto& [name, bytes] : sizes)
     lines.push_back(
         {fmt::format("static_assert({} == {}, \"the launch plan says so\");", name, bytes), {}});
   return lines;

@@ -48,6 +48,9 @@ void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
                   "not divide: 0");
   verdict.require(s.q_in_registers == 0, "q_in_registers is 1; allowed: 0");
   verdict.require(
+      s.keys_per_block == 0 && s.query_step == 0 && s.split_keys == 0 && s.add_queries == 0,
+      "keys_per_block, query_step, split_keys and add_queries are knobs of the backward pass");
+  verdict.require(
       s.key_block == 0 && s.dim_block == 0 && s.unroll == 0 && s.tasks == 0 && s.query_tiles == 0,
       "key_block, dim_block, unroll, tasks and query_tiles are knobs of the CPU");
   const bool whole_words = !problem.dropout || s.tile_kv == 16 || s.tile_kv % 32 == 0;

@@ -99,14 +99,15 @@ struct KeysConsumer {
 #endif
   }
 
+#if FW_BLOCKS
+  // Lists tell of whole blocks only.
+  __device__ __forceinline__ bool is_seen(const Step& step) const { return true; }
+#else
   // Whether some query of a step sees one of the keys.
   __device__ __forceinline__ bool is_seen(const Step& step) const {
-#if FW_BLOCKS
-    return true;
-#else
     return step.first < own_queries.rows.end && step.first + kQueryStep > own_queries.rows.begin;
-#endif
   }
+#endif
 
   // Four numbers of rows: of the queries of the lane in two tiles of accumulators from 2 * pair on.
   __device__ __forceinline__ Bytes16 row_words(int list, int pair) const {
@@ -241,6 +242,74 @@ struct KeysConsumer {
   }
 #endif
 
+#if FW_MASK || FW_SPLIT_KEYS
+  // Goes past a step whose queries see none of the keys.
+  __device__ __forceinline__ void pass_step(const Params& params) const {
+    pass_second(barriers, at, group);
+#if FW_ADD_QUERIES
+    if (params.dq != nullptr) share_nothing();
+#endif
+  }
+#endif
+
+#if !FW_SPLIT_KEYS
+  // Adds what a step contributes to gradients of values, and starts the product that adds it to
+  // those of keys.
+  __device__ __forceinline__ void start_step(float (&dk)[kHeadDim / 2], float (&dv)[kHeadDimV / 2],
+                                             const Params& params, const Step& step) const {
+    const u32 step_queries = queries + at.stage * kStepQueriesStride;
+    const u32 step_outputs = outputs + at.stage * kStepOutputsStride;
+    float scores[kQueryStep / 2], gradients[kQueryStep / 2];
+    u32 packed[kQueryStep / 16][4], packed_gradients[kQueryStep / 16][4];
+    fence_products();
+    start_product<kQueryStep, kPaddedDim, kSwizzle>(scores, keys, step_queries);
+    wait_barrier(barriers.second_full + at.stage * 8, at.parity);
+    fence_products();
+    start_product<kQueryStep, kPaddedDimV, kSwizzleV>(gradients, values, step_outputs);
+    wait_products<1>();
+    hold(scores);
+    soften(scores, packed, params, step);
+    fence_products();
+    start_gradient<kQueryStep, kSwizzleV>(dv, packed, step_outputs);
+    wait_products<1>();
+    hold(gradients);
+    differentiate(scores, gradients, packed_gradients);
+#if FW_ADD_QUERIES
+    if (params.dq != nullptr) share(packed_gradients);
+#endif
+    fence_products();
+    start_gradient<kQueryStep, kSwizzle>(dk, packed_gradients, step_queries);
+    wait_products<1>();
+    hold(dv);
+    release(barriers.second_empty + at.stage * 8);
+  }
+
+  // Until gradients of keys are complete up to this step.
+  __device__ __forceinline__ void finish_step(float (&dk)[kHeadDim / 2]) const {
+    wait_products<0>();
+    hold(dk);
+    release_first(barriers, at.stage);
+  }
+#endif
+
+#if FW_ADD_QUERIES
+  // The same, and adds what all keys of the block contribute to gradients of the step's queries.
+  __device__ __forceinline__ void make_queries(float (&dk)[kHeadDim / 2], const Params& params,
+                                               const Step& step) const {
+    float dq[kHeadDim / 2];
+    wait_barrier(barriers.shared_full + slot.stage * 8, slot.parity);
+    fence_products();
+    start_queries(dq, shared + slot.stage * kSharedStride, all_keys);
+    wait_products<1>();
+    hold(dk);
+    release_first(barriers, at.stage);
+    wait_products<0>();
+    hold(dq);
+    release(barriers.shared_empty + slot.stage * 8);
+    add_queries(dq, sums, tile_sums(params, work.batch, step.head, step.first), group);
+  }
+#endif
+
   // Writes 64 rows of a gradient, unless nobody wants it.
   __device__ __forceinline__ void write_keys(const float (&dk)[kHeadDim / 2],
                                              const Params& params) const {
@@ -304,7 +373,7 @@ __device__ __forceinline__ void consume_queries_for_keys(const Params& params, u
       wait_products<0>();
       hold(dk);
     } else {
-      pass_second(barriers, at, group);
+      consumer.pass_step(params);
     }
     release_first(barriers, at.stage);
     at.advance();
@@ -348,88 +417,11 @@ __device__ __forceinline__ void consume_queries_for_values(const Params& params,
       hold(dv);
       release(barriers.second_empty + at.stage * 8);
     } else {
-      pass_second(barriers, at, group);
+      consumer.pass_step(params);
     }
     at.advance();
   }
   consumer.write_values(dv, params);
-  wait_for_output();
-}
-#elif FW_MASK
-// A consumer warpgroup. It passes on steps whose queries see none of its keys.
-__device__ __forceinline__ void consume_queries(const Params& params, u32 memory, int group) {
-  KeysConsumer consumer;
-  consumer.start(params, memory, group);
-  const Barriers& barriers = consumer.barriers;
-#if FW_ADD_QUERIES
-  const bool adds = params.dq != nullptr;
-#endif
-  float dk[kHeadDim / 2] = {}, dv[kHeadDimV / 2] = {};
-  wait_barrier(barriers.own_full, 0);
-#pragma unroll 1
-  while (true) {
-    RingPlace<kStages>& at = consumer.at;
-    const u32 queries = consumer.queries + at.stage * kStepQueriesStride;
-    const u32 outputs = consumer.outputs + at.stage * kStepOutputsStride;
-    wait_barrier(barriers.first_full + at.stage * 8, at.parity);
-    const Step step = told_step(consumer.steps + at.stage * 32);
-    if (step.head == kNoHead) break;
-    if (consumer.is_seen(step)) {
-      float scores[kQueryStep / 2], gradients[kQueryStep / 2];
-      u32 packed[kQueryStep / 16][4], packed_gradients[kQueryStep / 16][4];
-      fence_products();
-      start_product<kQueryStep, kPaddedDim, kSwizzle>(scores, consumer.keys, queries);
-      wait_barrier(barriers.second_full + at.stage * 8, at.parity);
-      fence_products();
-      start_product<kQueryStep, kPaddedDimV, kSwizzleV>(gradients, consumer.values, outputs);
-      wait_products<1>();
-      hold(scores);
-      consumer.soften(scores, packed, params, step);
-      fence_products();
-      start_gradient<kQueryStep, kSwizzleV>(dv, packed, outputs);
-      wait_products<1>();
-      hold(gradients);
-      consumer.differentiate(scores, gradients, packed_gradients);
-#if FW_ADD_QUERIES
-      if (adds) consumer.share(packed_gradients);
-#endif
-      fence_products();
-      start_gradient<kQueryStep, kSwizzle>(dk, packed_gradients, queries);
-      wait_products<1>();
-      hold(dv);
-      release(barriers.second_empty + at.stage * 8);
-      wait_products<0>();
-      hold(dk);
-    } else {
-      pass_second(barriers, at, group);
-#if FW_ADD_QUERIES
-      if (adds) consumer.share_nothing();
-#endif
-    }
-    release_first(barriers, at.stage);
-#if FW_ADD_QUERIES
-    if (adds && consumer.turn == group) {
-      const u32 slot = consumer.slot.stage;
-      float dq[kHeadDim / 2];
-      wait_barrier(barriers.shared_full + slot * 8, consumer.slot.parity);
-      fence_products();
-      start_queries(dq, consumer.shared + slot * kSharedStride, consumer.all_keys);
-      wait_products<0>();
-      hold(dq);
-      release(barriers.shared_empty + slot * 8);
-      add_queries(dq, consumer.sums, tile_sums(params, consumer.work.batch, step.head, step.first),
-                  group);
-    }
-    consumer.slot.advance();
-    consumer.turn = consumer.turn + 1 == kConsumers ? 0 : consumer.turn + 1;
-#endif
-    at.advance();
-  }
-#if FW_ADD_QUERIES
-  synchronize_named(2 + kConsumers, 128 * kConsumers);  // the keys of all are read no more
-#endif
-  consumer.write_values(dv, params);
-  consumer.write_keys(dk, params);
   wait_for_output();
 }
 #else
@@ -438,68 +430,33 @@ __device__ __forceinline__ void consume_queries(const Params& params, u32 memory
   KeysConsumer consumer;
   consumer.start(params, memory, group);
   const Barriers& barriers = consumer.barriers;
-#if FW_ADD_QUERIES
-  const bool adds = params.dq != nullptr;
-#endif
   float dk[kHeadDim / 2] = {}, dv[kHeadDimV / 2] = {};
   wait_barrier(barriers.own_full, 0);
 #pragma unroll 1
   while (true) {
     RingPlace<kStages>& at = consumer.at;
-    const u32 queries = consumer.queries + at.stage * kStepQueriesStride;
-    const u32 outputs = consumer.outputs + at.stage * kStepOutputsStride;
     wait_barrier(barriers.first_full + at.stage * 8, at.parity);
     const Step step = told_step(consumer.steps + at.stage * 32);
     if (step.head == kNoHead) break;
-    float scores[kQueryStep / 2], gradients[kQueryStep / 2];
-    u32 packed[kQueryStep / 16][4], packed_gradients[kQueryStep / 16][4];
-    fence_products();
-    start_product<kQueryStep, kPaddedDim, kSwizzle>(scores, consumer.keys, queries);
-    wait_barrier(barriers.second_full + at.stage * 8, at.parity);
-    fence_products();
-    start_product<kQueryStep, kPaddedDimV, kSwizzleV>(gradients, consumer.values, outputs);
-    wait_products<1>();
-    hold(scores);
-    consumer.soften(scores, packed, params, step);
-    fence_products();
-    start_gradient<kQueryStep, kSwizzleV>(dv, packed, outputs);
-    wait_products<1>();
-    hold(gradients);
-    consumer.differentiate(scores, gradients, packed_gradients);
-#if FW_ADD_QUERIES
-    if (adds) consumer.share(packed_gradients);
-#endif
-    fence_products();
-    start_gradient<kQueryStep, kSwizzle>(dk, packed_gradients, queries);
-    wait_products<1>();
-    hold(dv);
-    release(barriers.second_empty + at.stage * 8);
-#if FW_ADD_QUERIES
-    if (adds && consumer.turn == group) {
-      const u32 slot = consumer.slot.stage;
-      float dq[kHeadDim / 2];
-      wait_barrier(barriers.shared_full + slot * 8, consumer.slot.parity);
-      fence_products();
-      start_queries(dq, consumer.shared + slot * kSharedStride, consumer.all_keys);
-      wait_products<1>();
-      hold(dk);
-      release_first(barriers, at.stage);
-      wait_products<0>();
-      hold(dq);
-      release(barriers.shared_empty + slot * 8);
-      add_queries(dq, consumer.sums, tile_sums(params, consumer.work.batch, step.head, step.first),
-                  group);
+#if FW_MASK
+    if (consumer.is_seen(step)) {
+      consumer.start_step(dk, dv, params, step);
     } else {
-      wait_products<0>();
-      hold(dk);
-      release_first(barriers, at.stage);
+      consumer.pass_step(params);
+    }
+#else
+    consumer.start_step(dk, dv, params, step);
+#endif
+#if FW_ADD_QUERIES
+    if (params.dq != nullptr && consumer.turn == group) {
+      consumer.make_queries(dk, params, step);
+    } else {
+      consumer.finish_step(dk);
     }
     consumer.slot.advance();
     consumer.turn = consumer.turn + 1 == kConsumers ? 0 : consumer.turn + 1;
 #else
-    wait_products<0>();
-    hold(dk);
-    release_first(barriers, at.stage);
+    consumer.finish_step(dk);
 #endif
     at.advance();
   }

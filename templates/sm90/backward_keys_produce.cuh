@@ -8,7 +8,8 @@ struct Step {
   int test;   // 1: some query may not see some key
   int end;    // queries end here
 #if FW_BLOCKS
-  int partial;  // as in QueryTiles
+  // As in QueryTiles.
+  int partial;
 #endif
 };
 constexpr int kNoHead = -1;

@@ -1,5 +1,5 @@
-//~ How producer and consumers of a gradient kernel hand tiles to each other. A block keeps a pair of
-//~ tiles of its own, keys and values or queries and gradients of outputs, and meets pairs of the
+//~ How producer and consumers of a gradient kernel hand tiles to each other. A block keeps a pair
+//~ of tiles of its own, keys and values or queries and gradients of outputs, and meets pairs of the
 //~ other kind that come through stages. The first of a pair is the one that scores are made of.
 
 // The mbarriers of a block, those of the first stage. Full: the tile has arrived. Empty: all who
@@ -52,8 +52,8 @@ __device__ __forceinline__ void release_first(const Barriers& barriers, int stag
   if (lane_index() == 0) arrive(barriers.first_empty + stage * 8);
 }
 
-// Gives back the second tile of a stage that a consumer has no use for. Without a product, which all
-// four warps take part in, only a barrier tells that none of them still waits for the tile.
+// Gives back the second tile of a stage that a consumer has no use for. Without a product, which
+// all four warps take part in, only a barrier tells that none of them still waits for the tile.
 __device__ __forceinline__ void pass_second(const Barriers& barriers, const RingPlace<kStages>& at,
                                             int group) {
   wait_barrier(barriers.second_full + at.stage * 8, at.parity);

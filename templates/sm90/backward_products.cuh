@@ -46,8 +46,8 @@ __device__ __forceinline__ void pack(u32 (&packed)[kColumns / 16][4],
 }
 
 #if FW_ADD_QUERIES
-// Starts sums = gradients^T keys: kKeysPerBlock rows of gradients of scores, of 64 queries, by the keys
-// of all consumers.
+// Starts sums = gradients^T keys: kKeysPerBlock rows of gradients of scores, of 64 queries, by the
+// keys of all consumers.
 __device__ __forceinline__ void start_queries(float (&sums)[kHeadDim / 2], u32 gradients,
                                               u32 keys) {
   const u64 a_tile = tile_descriptor<128>(uniform_address(gradients), 1024, kKeysPerBlock * 128);

@@ -2,7 +2,8 @@
 
 #if FW_BLOCKS
 // Hides the scores of keys that a row must not see: they become `hidden`. `first_row` is the first
-// of the warp's rows. A word of the list tells of 32 keys; the eight keys of a column of accumulators share one.
+// of the warp's rows. A word of the list tells of 32 keys; the eight keys of a column of
+// accumulators share one.
 template <int kTiles>
 __device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kTiles][4],
                                             const Params& params, const QueryTile& work,

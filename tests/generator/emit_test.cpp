@@ -118,7 +118,11 @@ TEST_CASE("the plan names kernels that the text defines, and sizes that it check
           source.text, std::regex(R"(extern "C" __global__ [^;{]*\b)" + step.entry + R"(\()")));
       if (step.smem_bytes > 0)
         CHECK(contains(source.text, " == " + std::to_string(step.smem_bytes) + ","));
-      CHECK(step.threads == 32 * kernel.schedule.warps);
+      // Those of the schedule, or what a kernel before or behind the main ones says of itself.
+      const std::string threads = std::to_string(step.threads);
+      CHECK((step.threads == 32 * kernel.schedule.warps ||
+             contains(source.text, "kPrepareThreads = " + threads + ";") ||
+             contains(source.text, "__launch_bounds__(" + threads + ")")));
       CHECK(contains(banner_of(source.text),
                      "Launch " + step.entry + ": " + to_string(*step.grid) + " blocks of "));
     }

@@ -1,6 +1,7 @@
 // The sm90 family as values: slabs, registers of the roles, what is refused, and printed products.
 #include "core/device_profiles.hpp"
 #include "core/error.hpp"
+#include "generator/sm90/backward_sm90.hpp"
 #include "generator/sm90/layout_sm90.hpp"
 #include "generator/sm90/print_wgmma.hpp"
 #include "tests/support/emitted.hpp"
@@ -111,6 +112,64 @@ TEST_CASE("what the family refuses, with the value and what is allowed") {
       sm90_family()
           .reasons_against(normalise(config_from_json(R"({"head_dim":64})"), parse_target("sm_90")))
           .size() == 1);
+}
+
+TEST_CASE("backward: every problem has a schedule, in shared memory and registers that there are") {
+  for (const char* mask : {"none", "causal", "window:3,4", "blocks"})
+    for (const char* more : {"", R"(,"dropout":0.1)", R"(,"softcap":9,"alibi":true)"})
+      for (int dim = 8; dim <= 256; dim += 8)
+        for (const bool deterministic : {false, true}) {
+          const Problem problem =
+              problem_of(std::string(R"({"direction":"backward","head_dim":)") +
+                         std::to_string(dim) + R"(,"mask":")" + mask + "\"" + more +
+                         (deterministic ? R"(,"deterministic":true})" : "}"));
+          const DeviceInfo device = assumed_device(problem.target);
+          CAPTURE(to_string(problem));
+          CHECK(sm90_family().reasons_against(problem).empty());
+          const Schedule schedule = sm90_family().default_schedule(problem, device, kLong);
+          CHECK(rejected(problem, to_string(schedule).c_str()) == "");
+          const sm90::Registers share = sm90::backward_registers(problem, schedule);
+          CHECK(share.producer + 2 * share.consumer <= 3 * (65536 / 384 / 8 * 8));
+          CHECK(sm90::keys_layout(problem, schedule).smem_bytes <= device.smem_per_block);
+          CHECK(sm90::queries_layout(problem, schedule).smem_bytes <= device.smem_per_block);
+          if (deterministic)
+            for (const Candidate& candidate : sm90_family().space(problem, device, kLong))
+              if (candidate.rejected.empty()) CHECK(candidate.schedule.add_queries == 0);
+        }
+}
+
+TEST_CASE("backward: what the family refuses, with the value and what is allowed") {
+  const std::string start = R"({"direction":"backward","head_dim":64)";
+  const Problem plain = problem_of(start + "}");
+  const struct {
+    Problem problem;
+    const char* schedule;
+    std::vector<std::string> named;
+  } table[] = {
+      {plain, "q64.kv64.w8.st2.b1.qs64", {"tile_q is 64", "128, 192"}},
+      {plain, "q128.kv64.w8.st2.b1.qs64", {"warps is 8", "4 that produce"}},
+      {plain, "q128.kv64.w12.st2.b1.qs24", {"query_step is 24", "16..128 in steps of 16"}},
+      {plain, "q128.kv64.w12.st2.b1.qs64.pp1", {"pp1", "does not have"}},
+      {plain, "q128.kv64.w12.st2.b1.qs48.aq1", {"query_step is 48", "with add_queries: 64"}},
+      {problem_of(start + R"(,"dropout":0.1})"), "q128.kv48.w12.st2.b1.qs64", {"tile_kv is 48"}},
+      {problem_of(start + R"(,"deterministic":true})"),
+       "q128.kv64.w12.st2.b1.qs64.aq1",
+       {"add_queries is 1", "deterministic"}},
+      {problem_of(start + R"(,"mask":"blocks"})"),
+       "q128.kv64.w12.st2.b1.qs64.aq1",
+       {"add_queries is 1", "block lists"}},
+      {problem_of(R"({"direction":"backward","head_dim":256})"),
+       "q128.kv16.w12.st1.b1.qs64.aq1",
+       {"add_queries is 1", "kernels of their own"}},
+      {problem_of(R"({"head_dim":64})"), "q128.kv64.w12.st2.b1.qs64", {"knobs of the backward"}},
+  };
+  for (const auto& [problem, schedule, named] : table) {
+    INFO(schedule);
+    const std::string why = rejected(problem, schedule);
+    INFO(why);
+    CHECK(!why.empty());
+    for (const std::string& part : named) CHECK(contains(why, part));
+  }
 }
 
 TEST_CASE("printed products say what they are") {

@@ -112,6 +112,7 @@ constexpr int kQueriesBarriersOffset = 131152;
 constexpr int kQueriesSharedBytes = kQueriesBarriersOffset + 8 * (1 + 4 * kStages + 2 * kSlots);
 static_assert(kKeysSharedBytes == 230584, "the launch plan says so");
 static_assert(kQueriesSharedBytes == 131256, "the launch plan says so");
+static_assert(kOwnQueriesBytes == 16384, "the launch plan says so");
 
 using Element = u16;
 
@@ -937,8 +938,8 @@ __device__ __forceinline__ void release_first(const Barriers& barriers, int stag
   if (lane_index() == 0) arrive(barriers.first_empty + stage * 8);
 }
 
-// Gives back the second tile of a stage that a consumer has no use for. Without a product, which all
-// four warps take part in, only a barrier tells that none of them still waits for the tile.
+// Gives back the second tile of a stage that a consumer has no use for. Without a product, which
+// all four warps take part in, only a barrier tells that none of them still waits for the tile.
 __device__ __forceinline__ void pass_second(const Barriers& barriers, const RingPlace<kStages>& at,
                                             int group) {
   wait_barrier(barriers.second_full + at.stage * 8, at.parity);
@@ -1012,8 +1013,8 @@ __device__ __forceinline__ void pack(u32 (&packed)[kColumns / 16][4],
     packed[i / 4][i % 4] = pack_pair(sums[2 * i], sums[2 * i + 1]);
 }
 
-// Starts sums = gradients^T keys: kKeysPerBlock rows of gradients of scores, of 64 queries, by the keys
-// of all consumers.
+// Starts sums = gradients^T keys: kKeysPerBlock rows of gradients of scores, of 64 queries, by the
+// keys of all consumers.
 __device__ __forceinline__ void start_queries(float (&sums)[kHeadDim / 2], u32 gradients,
                                               u32 keys) {
   const u64 a_tile = tile_descriptor<128>(uniform_address(gradients), 1024, kKeysPerBlock * 128);
@@ -1466,6 +1467,64 @@ struct KeysConsumer {
     share(packed);
   }
 
+  // Goes past a step whose queries see none of the keys.
+  __device__ __forceinline__ void pass_step(const Params& params) const {
+    pass_second(barriers, at, group);
+    if (params.dq != nullptr) share_nothing();
+  }
+
+  // Adds what a step contributes to gradients of values, and starts the product that adds it to
+  // those of keys.
+  __device__ __forceinline__ void start_step(float (&dk)[kHeadDim / 2], float (&dv)[kHeadDimV / 2],
+                                             const Params& params, const Step& step) const {
+    const u32 step_queries = queries + at.stage * kStepQueriesStride;
+    const u32 step_outputs = outputs + at.stage * kStepOutputsStride;
+    float scores[kQueryStep / 2], gradients[kQueryStep / 2];
+    u32 packed[kQueryStep / 16][4], packed_gradients[kQueryStep / 16][4];
+    fence_products();
+    start_product<kQueryStep, kPaddedDim, kSwizzle>(scores, keys, step_queries);
+    wait_barrier(barriers.second_full + at.stage * 8, at.parity);
+    fence_products();
+    start_product<kQueryStep, kPaddedDimV, kSwizzleV>(gradients, values, step_outputs);
+    wait_products<1>();
+    hold(scores);
+    soften(scores, packed, params, step);
+    fence_products();
+    start_gradient<kQueryStep, kSwizzleV>(dv, packed, step_outputs);
+    wait_products<1>();
+    hold(gradients);
+    differentiate(scores, gradients, packed_gradients);
+    if (params.dq != nullptr) share(packed_gradients);
+    fence_products();
+    start_gradient<kQueryStep, kSwizzle>(dk, packed_gradients, step_queries);
+    wait_products<1>();
+    hold(dv);
+    release(barriers.second_empty + at.stage * 8);
+  }
+
+  // Until gradients of keys are complete up to this step.
+  __device__ __forceinline__ void finish_step(float (&dk)[kHeadDim / 2]) const {
+    wait_products<0>();
+    hold(dk);
+    release_first(barriers, at.stage);
+  }
+
+  // The same, and adds what all keys of the block contribute to gradients of the step's queries.
+  __device__ __forceinline__ void make_queries(float (&dk)[kHeadDim / 2], const Params& params,
+                                               const Step& step) const {
+    float dq[kHeadDim / 2];
+    wait_barrier(barriers.shared_full + slot.stage * 8, slot.parity);
+    fence_products();
+    start_queries(dq, shared + slot.stage * kSharedStride, all_keys);
+    wait_products<1>();
+    hold(dk);
+    release_first(barriers, at.stage);
+    wait_products<0>();
+    hold(dq);
+    release(barriers.shared_empty + slot.stage * 8);
+    add_queries(dq, sums, tile_sums(params, work.batch, step.head, step.first), group);
+  }
+
   // Writes 64 rows of a gradient, unless nobody wants it.
   __device__ __forceinline__ void write_keys(const float (&dk)[kHeadDim / 2],
                                              const Params& params) const {
@@ -1492,62 +1551,28 @@ struct KeysConsumer {
   }
 };
 
-// A consumer warpgroup. It passes on steps whose queries see none of its keys.
+// A consumer warpgroup.
 __device__ __forceinline__ void consume_queries(const Params& params, u32 memory, int group) {
   KeysConsumer consumer;
   consumer.start(params, memory, group);
   const Barriers& barriers = consumer.barriers;
-  const bool adds = params.dq != nullptr;
   float dk[kHeadDim / 2] = {}, dv[kHeadDimV / 2] = {};
   wait_barrier(barriers.own_full, 0);
 #pragma unroll 1
   while (true) {
     RingPlace<kStages>& at = consumer.at;
-    const u32 queries = consumer.queries + at.stage * kStepQueriesStride;
-    const u32 outputs = consumer.outputs + at.stage * kStepOutputsStride;
     wait_barrier(barriers.first_full + at.stage * 8, at.parity);
     const Step step = told_step(consumer.steps + at.stage * 32);
     if (step.head == kNoHead) break;
     if (consumer.is_seen(step)) {
-      float scores[kQueryStep / 2], gradients[kQueryStep / 2];
-      u32 packed[kQueryStep / 16][4], packed_gradients[kQueryStep / 16][4];
-      fence_products();
-      start_product<kQueryStep, kPaddedDim, kSwizzle>(scores, consumer.keys, queries);
-      wait_barrier(barriers.second_full + at.stage * 8, at.parity);
-      fence_products();
-      start_product<kQueryStep, kPaddedDimV, kSwizzleV>(gradients, consumer.values, outputs);
-      wait_products<1>();
-      hold(scores);
-      consumer.soften(scores, packed, params, step);
-      fence_products();
-      start_gradient<kQueryStep, kSwizzleV>(dv, packed, outputs);
-      wait_products<1>();
-      hold(gradients);
-      consumer.differentiate(scores, gradients, packed_gradients);
-      if (adds) consumer.share(packed_gradients);
-      fence_products();
-      start_gradient<kQueryStep, kSwizzle>(dk, packed_gradients, queries);
-      wait_products<1>();
-      hold(dv);
-      release(barriers.second_empty + at.stage * 8);
-      wait_products<0>();
-      hold(dk);
+      consumer.start_step(dk, dv, params, step);
     } else {
-      pass_second(barriers, at, group);
-      if (adds) consumer.share_nothing();
+      consumer.pass_step(params);
     }
-    release_first(barriers, at.stage);
-    if (adds && consumer.turn == group) {
-      const u32 slot = consumer.slot.stage;
-      float dq[kHeadDim / 2];
-      wait_barrier(barriers.shared_full + slot * 8, consumer.slot.parity);
-      fence_products();
-      start_queries(dq, consumer.shared + slot * kSharedStride, consumer.all_keys);
-      wait_products<0>();
-      hold(dq);
-      release(barriers.shared_empty + slot * 8);
-      add_queries(dq, consumer.sums, tile_sums(params, consumer.work.batch, step.head, step.first),
-                  group);
+    if (params.dq != nullptr && consumer.turn == group) {
+      consumer.make_queries(dk, params, step);
+    } else {
+      consumer.finish_step(dk);
     }
     consumer.slot.advance();
     consumer.turn = consumer.turn + 1 == kConsumers ? 0 : consumer.turn + 1;

@@ -868,8 +868,8 @@ __device__ __forceinline__ void release_first(const Barriers& barriers, int stag
   if (lane_index() == 0) arrive(barriers.first_empty + stage * 8);
 }
 
-// Gives back the second tile of a stage that a consumer has no use for. Without a product, which all
-// four warps take part in, only a barrier tells that none of them still waits for the tile.
+// Gives back the second tile of a stage that a consumer has no use for. Without a product, which
+// all four warps take part in, only a barrier tells that none of them still waits for the tile.
 __device__ __forceinline__ void pass_second(const Barriers& barriers, const RingPlace<kStages>& at,
                                             int group) {
   wait_barrier(barriers.second_full + at.stage * 8, at.parity);
@@ -1309,6 +1309,11 @@ struct KeysConsumer {
     }
   }
 
+  // Goes past a step whose queries see none of the keys.
+  __device__ __forceinline__ void pass_step(const Params& params) const {
+    pass_second(barriers, at, group);
+  }
+
   // Writes 64 rows of a gradient, unless nobody wants it.
   __device__ __forceinline__ void write_keys(const float (&dk)[kHeadDim / 2],
                                              const Params& params) const {
@@ -1371,7 +1376,7 @@ __device__ __forceinline__ void consume_queries_for_keys(const Params& params, u
       wait_products<0>();
       hold(dk);
     } else {
-      pass_second(barriers, at, group);
+      consumer.pass_step(params);
     }
     release_first(barriers, at.stage);
     at.advance();
@@ -1415,7 +1420,7 @@ __device__ __forceinline__ void consume_queries_for_values(const Params& params,
       hold(dv);
       release(barriers.second_empty + at.stage * 8);
     } else {
-      pass_second(barriers, at, group);
+      consumer.pass_step(params);
     }
     at.advance();
   }

@@ -924,8 +924,8 @@ __device__ __forceinline__ void release_first(const Barriers& barriers, int stag
   if (lane_index() == 0) arrive(barriers.first_empty + stage * 8);
 }
 
-// Gives back the second tile of a stage that a consumer has no use for. Without a product, which all
-// four warps take part in, only a barrier tells that none of them still waits for the tile.
+// Gives back the second tile of a stage that a consumer has no use for. Without a product, which
+// all four warps take part in, only a barrier tells that none of them still waits for the tile.
 __device__ __forceinline__ void pass_second(const Barriers& barriers, const RingPlace<kStages>& at,
                                             int group) {
   wait_barrier(barriers.second_full + at.stage * 8, at.parity);
@@ -1364,6 +1364,46 @@ struct KeysConsumer {
     }
   }
 
+  // Goes past a step whose queries see none of the keys.
+  __device__ __forceinline__ void pass_step(const Params& params) const {
+    pass_second(barriers, at, group);
+  }
+
+  // Adds what a step contributes to gradients of values, and starts the product that adds it to
+  // those of keys.
+  __device__ __forceinline__ void start_step(float (&dk)[kHeadDim / 2], float (&dv)[kHeadDimV / 2],
+                                             const Params& params, const Step& step) const {
+    const u32 step_queries = queries + at.stage * kStepQueriesStride;
+    const u32 step_outputs = outputs + at.stage * kStepOutputsStride;
+    float scores[kQueryStep / 2], gradients[kQueryStep / 2];
+    u32 packed[kQueryStep / 16][4], packed_gradients[kQueryStep / 16][4];
+    fence_products();
+    start_product<kQueryStep, kPaddedDim, kSwizzle>(scores, keys, step_queries);
+    wait_barrier(barriers.second_full + at.stage * 8, at.parity);
+    fence_products();
+    start_product<kQueryStep, kPaddedDimV, kSwizzleV>(gradients, values, step_outputs);
+    wait_products<1>();
+    hold(scores);
+    soften(scores, packed, params, step);
+    fence_products();
+    start_gradient<kQueryStep, kSwizzleV>(dv, packed, step_outputs);
+    wait_products<1>();
+    hold(gradients);
+    differentiate(scores, gradients, packed_gradients);
+    fence_products();
+    start_gradient<kQueryStep, kSwizzle>(dk, packed_gradients, step_queries);
+    wait_products<1>();
+    hold(dv);
+    release(barriers.second_empty + at.stage * 8);
+  }
+
+  // Until gradients of keys are complete up to this step.
+  __device__ __forceinline__ void finish_step(float (&dk)[kHeadDim / 2]) const {
+    wait_products<0>();
+    hold(dk);
+    release_first(barriers, at.stage);
+  }
+
   // Writes 64 rows of a gradient, unless nobody wants it.
   __device__ __forceinline__ void write_keys(const float (&dk)[kHeadDim / 2],
                                              const Params& params) const {
@@ -1390,7 +1430,7 @@ struct KeysConsumer {
   }
 };
 
-// A consumer warpgroup. It passes on steps whose queries see none of its keys.
+// A consumer warpgroup.
 __device__ __forceinline__ void consume_queries(const Params& params, u32 memory, int group) {
   KeysConsumer consumer;
   consumer.start(params, memory, group);
@@ -1400,38 +1440,15 @@ __device__ __forceinline__ void consume_queries(const Params& params, u32 memory
 #pragma unroll 1
   while (true) {
     RingPlace<kStages>& at = consumer.at;
-    const u32 queries = consumer.queries + at.stage * kStepQueriesStride;
-    const u32 outputs = consumer.outputs + at.stage * kStepOutputsStride;
     wait_barrier(barriers.first_full + at.stage * 8, at.parity);
     const Step step = told_step(consumer.steps + at.stage * 32);
     if (step.head == kNoHead) break;
     if (consumer.is_seen(step)) {
-      float scores[kQueryStep / 2], gradients[kQueryStep / 2];
-      u32 packed[kQueryStep / 16][4], packed_gradients[kQueryStep / 16][4];
-      fence_products();
-      start_product<kQueryStep, kPaddedDim, kSwizzle>(scores, consumer.keys, queries);
-      wait_barrier(barriers.second_full + at.stage * 8, at.parity);
-      fence_products();
-      start_product<kQueryStep, kPaddedDimV, kSwizzleV>(gradients, consumer.values, outputs);
-      wait_products<1>();
-      hold(scores);
-      consumer.soften(scores, packed, params, step);
-      fence_products();
-      start_gradient<kQueryStep, kSwizzleV>(dv, packed, outputs);
-      wait_products<1>();
-      hold(gradients);
-      consumer.differentiate(scores, gradients, packed_gradients);
-      fence_products();
-      start_gradient<kQueryStep, kSwizzle>(dk, packed_gradients, queries);
-      wait_products<1>();
-      hold(dv);
-      release(barriers.second_empty + at.stage * 8);
-      wait_products<0>();
-      hold(dk);
+      consumer.start_step(dk, dv, params, step);
     } else {
-      pass_second(barriers, at, group);
+      consumer.pass_step(params);
     }
-    release_first(barriers, at.stage);
+    consumer.finish_step(dk);
     at.advance();
   }
   consumer.write_values(dv, params);
