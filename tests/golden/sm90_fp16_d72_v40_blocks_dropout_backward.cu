@@ -1484,13 +1484,14 @@ struct KeysConsumer {
   }
 
   // Adds what a step contributes to gradients of values, and starts the product that adds it to
-  // those of keys.
+  // those of keys; `packed_gradients` are its operands until it has ended.
   __device__ __forceinline__ void start_step(float (&dk)[kHeadDim / 2], float (&dv)[kHeadDimV / 2],
+                                             u32 (&packed_gradients)[kQueryStep / 16][4],
                                              const Params& params, const Step& step) const {
     const u32 step_queries = queries + at.stage * kStepQueriesStride;
     const u32 step_outputs = outputs + at.stage * kStepOutputsStride;
     float scores[kQueryStep / 2], gradients[kQueryStep / 2];
-    u32 packed[kQueryStep / 16][4], packed_gradients[kQueryStep / 16][4];
+    u32 packed[kQueryStep / 16][4];
     fence_products();
     start_product<kQueryStep, kPaddedDim, kSwizzle>(scores, keys, step_queries);
     wait_barrier(barriers.second_full + at.stage * 8, at.parity);
@@ -1557,7 +1558,8 @@ __device__ __forceinline__ void consume_queries(const Params& params, u32 memory
     wait_barrier(barriers.first_full + at.stage * 8, at.parity);
     const Step step = told_step(consumer.steps + at.stage * 32);
     if (step.head == kNoHead) break;
-    consumer.start_step(dk, dv, params, step);
+    u32 packed_gradients[kQueryStep / 16][4];
+    consumer.start_step(dk, dv, packed_gradients, params, step);
     consumer.finish_step(dk);
     at.advance();
   }
