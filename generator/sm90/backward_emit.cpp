@@ -58,6 +58,15 @@ std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
   return print_constants(rows);
 }
 
+std::vector<Constant> shared_constants(const KernelLayout& keys) {
+  return {int_constant("kSlots", keys.slots, "of gradients of scores that consumers share"),
+          int_constant("kSharedOffset", keys.shared_offset, "the first of them"),
+          int_constant("kSharedStride", keys.shared_stride, ""),
+          int_constant("kSumsOffset", keys.sums_offset, "what a consumer adds to sums"),
+          int_constant("kSumsStride", keys.sums_stride, ""),
+          {}};
+}
+
 // Of a consumer its two tiles, then the stages of those that it meets, then the barriers.
 std::vector<Line> memory(const Problem& problem, const Schedule& schedule) {
   const KernelLayout keys = keys_layout(problem, schedule),
@@ -103,13 +112,7 @@ std::vector<Line> memory(const Problem& problem, const Schedule& schedule) {
     rows.push_back(int_constant("kHasKeysOffset", queries.flag_offset, "whether there are any"));
   }
   if (adds) {
-    const std::vector<Constant> more = {
-        int_constant("kSlots", keys.slots, "of gradients of scores that consumers share"),
-        int_constant("kSharedOffset", keys.shared_offset, "the first of them"),
-        int_constant("kSharedStride", keys.shared_stride, ""),
-        int_constant("kSumsOffset", keys.sums_offset, "what a consumer adds to sums"),
-        int_constant("kSumsStride", keys.sums_stride, ""),
-        {}};
+    const std::vector<Constant> more = shared_constants(keys);
     rows.insert(rows.begin(), more.begin(), more.end());
   }
   std::vector<Line> lines = print_constants(rows);

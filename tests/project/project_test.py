@@ -59,7 +59,8 @@ def functions(lines):
             continue
         if re.match(r"^ *(if|for|while|switch|else|\}|namespace)\b", line):
             continue
-        inside = len(lines[at + 1]) - len(lines[at + 1].lstrip())
+        body = next((text for text in lines[at + 1:] if not text.startswith("#")), "")  # behind directives
+        inside = len(body) - len(body.lstrip())
         end = " " * (inside - 2) + "}"
         for last in range(at + 1, len(lines)):
             if lines[last].rstrip(";,)") == end:
@@ -124,8 +125,8 @@ class Rules(unittest.TestCase):
 
     def test_functions_are_found(self):
         text = ["int f(int a,", "      int b) {", "  return 1;", "}",
-                "struct S {", "  void g() const {", "    h();", "  }", "};"]
-        self.assertEqual(list(functions(text)), [(2, 3), (6, 3)])
+                "struct S {", "  void g() const {", "#if A", "    h();", "#endif", "  }", "};"]
+        self.assertEqual(list(functions(text)), [(2, 3), (6, 5)])
 
     def test_columns(self):
         faults = []
