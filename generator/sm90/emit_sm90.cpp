@@ -5,6 +5,7 @@
 #include "core/dtype.hpp"
 #include "core/expr_parse.hpp"
 #include "core/mask.hpp"
+#include "generator/sm90/backward_sm90.hpp"
 #include "generator/sm90/layout_sm90.hpp"
 #include "generator/sm90/print_wgmma.hpp"
 
@@ -199,6 +200,7 @@ std::string about(const Problem& problem, const Schedule& s) {
 }  // namespace
 
 Emission emission(const Problem& problem, const Schedule& schedule) {
+  if (problem.direction == Direction::backward) return backward_emission(problem, schedule);
   Emission out;
   out.path = "sm90/forward.cu";
   out.name = "fw_forward.cu";

@@ -210,10 +210,7 @@ std::vector<std::string> FamilySm90::slow_launches() const {
 }
 
 Source FamilySm90::emit(const Problem& problem, const Schedule& schedule) const {
-  return make_source(problem.direction == Direction::backward
-                         ? sm90::backward_emission(problem, schedule)
-                         : sm90::emission(problem, schedule),
-                     problem.target);
+  return make_source(sm90::emission(problem, schedule), problem.target);
 }
 
 std::vector<Candidate> FamilySm90::space(const Problem& problem, const DeviceInfo& device,
