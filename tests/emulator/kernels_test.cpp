@@ -60,7 +60,7 @@ void run_everywhere(const NamedKernel& kernel, std::mt19937_64& random, Times& t
 
 TEST_CASE("random kernels are silent and right in every mode") {
   if (!compiler_here("random kernels in the emulator")) return;
-  const int count = has_argument("--many") ? 200 : 24;
+  const int count = has_argument("--many") ? 200 : 16;
   const struct {
     const Family& family;
     Direction direction;
