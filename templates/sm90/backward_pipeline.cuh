@@ -75,10 +75,3 @@ __device__ __forceinline__ void load_tile(u32 tile, const TensorMap& map, u32 ba
                head, batch);
   }
 }
-
-// What all threads of the warpgroup have written is there.
-__device__ __forceinline__ void announce(u32 barrier) {
-  fence_async_shared();
-  synchronize_named<1, 128>();
-  release(barrier);
-}

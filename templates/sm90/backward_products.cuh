@@ -1,10 +1,6 @@
 //~ The products of the gradients, of a warpgroup with 64 rows of its own. They run until
 //~ wait_products().
 
-// All lanes know the address; one of them tells the compiler so, which then keeps descriptors where
-// products read them: in uniform registers.
-__device__ __forceinline__ u32 uniform_address(u32 address) { return shuffle(address, 0); }
-
 // Starts sums = a b^T: 64 rows of a and kRows of b, each of kColumns elements.
 template <int kRows, int kColumns, int kSwizzle>
 __device__ __forceinline__ void start_product(float (&sums)[kRows / 2], u32 a, u32 b) {

@@ -65,8 +65,3 @@ __device__ __forceinline__ void write_rows(const float (&sums)[kColumns / 2], fl
                    load_shared_u16(element_address<64, kSwizzle>(tile, row, column)));
   }
 }
-
-// What the thread has sent has left shared memory.
-__device__ __forceinline__ void wait_for_output() {
-  if (thread_index() % 128 == 0) wait_stores_read<0>();
-}

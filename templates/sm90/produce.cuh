@@ -95,13 +95,6 @@ __device__ __forceinline__ void load_tiles(const Params& params, Turn& turn, u32
   while (!tiles.done) load_stage(params, work, memory, barriers, walk.at, tiles, turn);
 }
 
-// What all threads of the warpgroup have written is there.
-__device__ __forceinline__ void announce(u32 barrier) {
-  fence_async_shared();
-  synchronize_named<1, 128>();
-  release(barrier);
-}
-
 // By all threads of the warpgroup, once it is told which query tile it is.
 __device__ __forceinline__ void copy_tiles(const Params& params, const QueryTile& work, u32 memory,
                                            const Barriers& barriers, Walk& walk) {

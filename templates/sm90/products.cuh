@@ -7,10 +7,6 @@ __device__ __forceinline__ void hold_sums(float (&sums)[kRowTiles][kTiles][4]) {
   hold(reinterpret_cast<float(&)[kTiles * 4]>(sums));
 }
 
-// All lanes know the address; one of them tells the compiler so, which then keeps descriptors where
-// products read them: in uniform registers.
-__device__ __forceinline__ u32 uniform_address(u32 address) { return shuffle(address, 0); }
-
 // Starts scores = Q K^T.
 __device__ __forceinline__ void start_scores(float (&scores)[kRowTiles][kKeyTiles][4], u32 queries,
                                              u32 keys) {

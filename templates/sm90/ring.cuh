@@ -19,3 +19,10 @@ struct RingPlace {
 __device__ __forceinline__ void release(u32 barrier) {
   if (thread_index() % 128 == 0) arrive(barrier);
 }
+
+// What all threads of the warpgroup have written is there.
+__device__ __forceinline__ void announce(u32 barrier) {
+  fence_async_shared();
+  synchronize_named<1, 128>();
+  release(barrier);
+}

@@ -41,3 +41,12 @@ __device__ __forceinline__ void copy_rows(u32 tile, const Element* source, i64 r
     }
   }
 }
+
+// All lanes know the address; one of them tells the compiler so, which then keeps descriptors where
+// products read them: in uniform registers.
+__device__ __forceinline__ u32 uniform_address(u32 address) { return shuffle(address, 0); }
+
+// The output has left shared memory. The thread that stored it knows.
+__device__ __forceinline__ void wait_for_output() {
+  if (thread_index() % 128 == 0) wait_stores_read<0>();
+}

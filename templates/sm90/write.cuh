@@ -29,11 +29,6 @@ __device__ __forceinline__ void send_rows(const Params& params, const QueryTile&
   commit_stores();
 }
 
-// The output has left shared memory. The thread that stored it knows.
-__device__ __forceinline__ void wait_for_output() {
-  if (thread_index() % 128 == 0) wait_stores_read<0>();
-}
-
 // All threads copy the rows element by element: rows that start anywhere, or that end before the
 // tile does.
 __device__ __forceinline__ void copy_out(const Params& params, const QueryTile& work, u32 tile,

@@ -841,6 +841,13 @@ __device__ __forceinline__ void release(u32 barrier) {
   if (thread_index() % 128 == 0) arrive(barrier);
 }
 
+// What all threads of the warpgroup have written is there.
+__device__ __forceinline__ void announce(u32 barrier) {
+  fence_async_shared();
+  synchronize_named<1, 128>();
+  release(barrier);
+}
+
 // Where an element of a tile lies: in one of the slabs of kSwizzle bytes by all rows, in which the
 // 16-byte chunks of a row are swizzled.
 template <int kRows, int kSwizzle>
@@ -869,6 +876,15 @@ __device__ __forceinline__ void copy_rows(u32 tile, const Element* source, i64 r
                        exists ? load_global(from + column) : static_cast<Element>(0));
     }
   }
+}
+
+// All lanes know the address; one of them tells the compiler so, which then keeps descriptors where
+// products read them: in uniform registers.
+__device__ __forceinline__ u32 uniform_address(u32 address) { return shuffle(address, 0); }
+
+// The output has left shared memory. The thread that stored it knows.
+__device__ __forceinline__ void wait_for_output() {
+  if (thread_index() % 128 == 0) wait_stores_read<0>();
 }
 
 // Hides the scores of keys behind the last that a row sees: they become `hidden`. `first_row` is
@@ -961,17 +977,6 @@ __device__ __forceinline__ void load_tile(u32 tile, const TensorMap& map, u32 ba
                head, batch);
   }
 }
-
-// What all threads of the warpgroup have written is there.
-__device__ __forceinline__ void announce(u32 barrier) {
-  fence_async_shared();
-  synchronize_named<1, 128>();
-  release(barrier);
-}
-
-// All lanes know the address; one of them tells the compiler so, which then keeps descriptors where
-// products read them: in uniform registers.
-__device__ __forceinline__ u32 uniform_address(u32 address) { return shuffle(address, 0); }
 
 // Starts sums = a b^T: 64 rows of a and kRows of b, each of kColumns elements.
 template <int kRows, int kColumns, int kSwizzle>
@@ -1092,11 +1097,6 @@ __device__ __forceinline__ void write_rows(const float (&sums)[kColumns / 2], fl
       store_global(target.rows + (target.first + row) * target.row_stride + column,
                    load_shared_u16(element_address<64, kSwizzle>(tile, row, column)));
   }
-}
-
-// What the thread has sent has left shared memory.
-__device__ __forceinline__ void wait_for_output() {
-  if (thread_index() % 128 == 0) wait_stores_read<0>();
 }
 
 // The sums of 64 queries, in the order in which a warpgroup holds them: pairs of all its threads,

@@ -728,6 +728,13 @@ __device__ __forceinline__ void release(u32 barrier) {
   if (thread_index() % 128 == 0) arrive(barrier);
 }
 
+// What all threads of the warpgroup have written is there.
+__device__ __forceinline__ void announce(u32 barrier) {
+  fence_async_shared();
+  synchronize_named<1, 128>();
+  release(barrier);
+}
+
 // Where a role is on its way through the tiles.
 struct Walk {
   RingPlace<kStages> at;
@@ -838,6 +845,15 @@ __device__ __forceinline__ void copy_rows(u32 tile, const Element* source, i64 r
   }
 }
 
+// All lanes know the address; one of them tells the compiler so, which then keeps descriptors where
+// products read them: in uniform registers.
+__device__ __forceinline__ u32 uniform_address(u32 address) { return shuffle(address, 0); }
+
+// The output has left shared memory. The thread that stored it knows.
+__device__ __forceinline__ void wait_for_output() {
+  if (thread_index() % 128 == 0) wait_stores_read<0>();
+}
+
 // Starts the copy of the queries of all consumers.
 __device__ __forceinline__ void load_queries(const Params& params, const QueryTile& work,
                                              u32 memory, const Barriers& barriers, Walk& walk) {
@@ -891,13 +907,6 @@ __device__ __forceinline__ void load_tiles(const Params& params, Turn& turn, u32
   while (!tiles.done) load_stage(params, work, memory, barriers, walk.at, tiles, turn);
 }
 
-// What all threads of the warpgroup have written is there.
-__device__ __forceinline__ void announce(u32 barrier) {
-  fence_async_shared();
-  synchronize_named<1, 128>();
-  release(barrier);
-}
-
 // By all threads of the warpgroup, once it is told which query tile it is.
 __device__ __forceinline__ void copy_tiles(const Params& params, const QueryTile& work, u32 memory,
                                            const Barriers& barriers, Walk& walk) {
@@ -940,10 +949,6 @@ template <int kTiles>
 __device__ __forceinline__ void hold_sums(float (&sums)[kRowTiles][kTiles][4]) {
   hold(reinterpret_cast<float(&)[kTiles * 4]>(sums));
 }
-
-// All lanes know the address; one of them tells the compiler so, which then keeps descriptors where
-// products read them: in uniform registers.
-__device__ __forceinline__ u32 uniform_address(u32 address) { return shuffle(address, 0); }
 
 // Starts scores = Q K^T.
 __device__ __forceinline__ void start_scores(float (&scores)[kRowTiles][kKeyTiles][4], u32 queries,
@@ -1029,11 +1034,6 @@ __device__ __forceinline__ void send_rows(const Params& params, const QueryTile&
     store_box(params.o_map, tile + column / kSlab * 64 * kSwizzleV, column, work.row_begin + row,
               work.head, work.batch);
   commit_stores();
-}
-
-// The output has left shared memory. The thread that stored it knows.
-__device__ __forceinline__ void wait_for_output() {
-  if (thread_index() % 128 == 0) wait_stores_read<0>();
 }
 
 // All threads copy the rows element by element: rows that start anywhere, or that end before the
