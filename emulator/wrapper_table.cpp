@@ -102,6 +102,8 @@ constexpr Wrapper kWrappers[] = {
     {"store_shared_float2", "\"st.shared.v2.f32 [%0], {%1, %2};\"",
      "inline void store_shared_float2(u32 address, float x, float y, " LINE
      ") { const float value[2] = {" SEEN(x) ", " SEEN(y) "}; " STORE},
+    {"store_shared_16", "\"st.shared.v4.u32 [%0], {%1, %2, %3, %4};\"",
+     "inline void store_shared_16(u32 address, const u32 (&value)[4], " LINE ") { " STORE},
     {"store_shared_u16", "\"st.shared.u16 [%0], %1;\"",
      "inline void store_shared_u16(u32 address, u16 value, " LINE ") { " STORE},
     {"store_shared_u32", "\"st.shared.u32 [%0], %1;\"",

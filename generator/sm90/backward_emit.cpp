@@ -25,6 +25,7 @@ std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
   const Slabs keys = slabs(problem.head_dim), values = slabs(problem.head_dim_v);
   const int consumers = schedule.tile_q / kRows;
   const Registers share = backward_registers(problem, schedule);
+  const KernelLayout queries = queries_layout(problem, schedule);
   const std::vector<Constant> rows = {
       int_constant("kConsumers", consumers, "warpgroups of 64 rows; one more produces"),
       {"constexpr int kThreads = 128 * (kConsumers + 1)", ""},
@@ -32,7 +33,11 @@ std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
       int_constant("kStages", schedule.stages, "tiles in flight"),
       {"constexpr int kTileQ = 64 * kConsumers", "queries of a block of fw_backward_queries"},
       int_constant("kTileKv", schedule.tile_kv, "keys that they meet in a step"),
-      {"constexpr int kKeysPerBlock = 64 * kConsumers", "keys of a block of fw_backward_keys"},
+      int_constant("kKeyStages", queries.first_stages, "of these in flight"),
+      int_constant("kValueStages", queries.second_stages, ""),
+      {apart(problem) ? "constexpr int kKeysPerBlock = 64"
+                      : "constexpr int kKeysPerBlock = 64 * kConsumers",
+       "keys of a block of fw_backward_keys"},
       int_constant("kQueryStep", schedule.query_step, "queries that they meet in a step"),
       int_constant("kHeadDim", problem.head_dim, "of queries and keys"),
       int_constant("kHeadDimV", problem.head_dim_v, "of values and outputs"),
@@ -58,13 +63,19 @@ std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
   return print_constants(rows);
 }
 
-std::vector<Constant> shared_constants(const KernelLayout& keys) {
-  return {int_constant("kSlots", keys.slots, "of gradients of scores that consumers share"),
-          int_constant("kSharedOffset", keys.shared_offset, "the first of them"),
-          int_constant("kSharedStride", keys.shared_stride, ""),
-          int_constant("kSumsOffset", keys.sums_offset, "what a consumer adds to sums"),
-          int_constant("kSumsStride", keys.sums_stride, ""),
-          {}};
+std::vector<Constant> shared_constants(const KernelLayout& keys, bool adds) {
+  std::vector<Constant> rows = {
+      int_constant("kSlots", keys.slots,
+                   adds ? "of gradients of scores that consumers share"
+                        : "of weights that one consumer hands to the other"),
+      int_constant("kSharedOffset", keys.shared_offset, "the first of them"),
+      int_constant("kSharedStride", keys.shared_stride, "")};
+  if (adds) {
+    rows.push_back(int_constant("kSumsOffset", keys.sums_offset, "what a consumer adds to sums"));
+    rows.push_back(int_constant("kSumsStride", keys.sums_stride, ""));
+  }
+  rows.emplace_back();
+  return rows;
 }
 
 // Of a consumer its two tiles, then the stages of those that it meets, then the barriers.
@@ -72,7 +83,8 @@ std::vector<Line> memory(const Problem& problem, const Schedule& schedule) {
   const KernelLayout keys = keys_layout(problem, schedule),
                      queries = queries_layout(problem, schedule);
   const bool adds = schedule.add_queries != 0;
-  const char* const barriers = adds ? "(1 + 4 * kStages + 2 * kSlots)" : "(1 + 4 * kStages)";
+  const bool shared = shares(problem, schedule);
+  const char* const barriers = shared ? "(1 + 4 * kStages + 2 * kSlots)" : "(1 + 4 * kStages)";
   std::vector<Constant> rows = {
       {"constexpr int kOwnKeysBytes = 64 * kPaddedDim * kElementBytes", "of one consumer"},
       {"constexpr int kOwnValuesBytes = 64 * kPaddedDimV * kElementBytes", ""},
@@ -111,8 +123,8 @@ std::vector<Line> memory(const Problem& problem, const Schedule& schedule) {
         int_constant("kTilesOffset", queries.told_offset, "which tiles of keys the stages hold"));
     rows.push_back(int_constant("kHasKeysOffset", queries.flag_offset, "whether there are any"));
   }
-  if (adds) {
-    const std::vector<Constant> more = shared_constants(keys);
+  if (shared) {
+    const std::vector<Constant> more = shared_constants(keys, adds);
     rows.insert(rows.begin(), more.begin(), more.end());
   }
   std::vector<Line> lines = print_constants(rows);
@@ -175,9 +187,9 @@ LaunchPlan plan_for(const Problem& problem, const Schedule& schedule) {
   box(Param::dk_map, problem.head_dim, kRows, keys);
   box(Param::dv_map, problem.head_dim_v, kRows, values);
   const bool blocks = problem.mask == Mask::Kind::blocks;
-  const auto tiles = [&](const char* length, const char* block, const std::string& count) {
-    return blocks ? fmt::format("{} * ceil_div({}, {})", count, block, schedule.tile_q)
-                  : fmt::format("ceil_div({}, {})", length, schedule.tile_q);
+  const auto tiles = [&](int rows, const char* length, const char* block, const char* count) {
+    return blocks ? fmt::format("{} * ceil_div({}, {})", count, block, rows)
+                  : fmt::format("ceil_div({}, {})", length, rows);
   };
   const int threads = 32 * schedule.warps;
   const auto step = [&](const char* entry, int step_threads, int bytes, const std::string& grid) {
@@ -190,15 +202,12 @@ LaunchPlan plan_for(const Problem& problem, const Schedule& schedule) {
        fmt::format("ceil_div({} * heads_q * batch, {})", padded,
                    kPrepareThreads / row_threads(problem)));
   const std::string key_tiles =
-      tiles("seq_kv", "block_kv", "ceil_div(seq_kv, max(block_kv, 1))") + " * heads_kv * batch";
-  const int keys_bytes = keys_layout(problem, schedule).smem_bytes;
-  if (apart(problem)) {
-    step("fw_backward_keys", threads, keys_bytes, "want_dk * " + key_tiles);
-    step("fw_backward_values", threads, keys_bytes, "want_dv * " + key_tiles);
-  } else {
-    step("fw_backward_keys", threads, keys_bytes, "max(want_dk, want_dv) * " + key_tiles);
-  }
-  const std::string query_tiles = tiles("seq_q", "block_q", "query_blocks") + " * heads_q * batch";
+      tiles(keys_per_block(problem, schedule), "seq_kv", "block_kv",
+            "ceil_div(seq_kv, max(block_kv, 1))") +
+      " * heads_kv * batch";
+  step("fw_backward_keys", threads, keys_layout(problem, schedule).smem_bytes,
+       "max(want_dk, want_dv) * " + key_tiles);
+  const std::string query_tiles = tiles(schedule.tile_q, "seq_q", "block_q", "query_blocks") + " * heads_q * batch";
   step("fw_backward_queries", threads, queries_layout(problem, schedule).smem_bytes,
        (adds ? "want_dq * (1 - max(want_dk, want_dv)) * " : "want_dq * ") + query_tiles);
   plan.workspace = parse_expr("8 * seq_q * heads_q * batch");
@@ -259,11 +268,10 @@ std::vector<Line> products(const Problem& problem, const Schedule& schedule) {
 
 std::string about(const Problem& problem, const Schedule& s) {
   return fmt::format(
-      "Gradients of {0} keys at a time, which meet {1} queries in a step, then of {0} queries, "
-      "which "
-      "meet {2} keys in a step; {3} stages; a producer and {4} consumer warpgroup{5}. {6:.1f} and "
-      "{7:.1f} KiB of shared memory.",
-      s.tile_q, s.query_step, s.tile_kv, s.stages, s.tile_q / kRows, s.tile_q == kRows ? "" : "s",
+      "Gradients of {} keys at a time, which meet {} queries in a step, then of {} queries, which "
+      "meet {} keys in a step; {} stages; a producer and {} consumer warpgroups. {:.1f} and {:.1f} "
+      "KiB of shared memory.",
+      keys_per_block(problem, s), s.query_step, s.tile_q, s.tile_kv, s.stages, s.tile_q / kRows,
       keys_layout(problem, s).smem_bytes / 1024.0, queries_layout(problem, s).smem_bytes / 1024.0);
 }
 

@@ -47,11 +47,21 @@ void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
     verdict.require(problem.mask != Mask::Kind::blocks,
                     "add_queries is 1; allowed with block lists: 0");
     verdict.require(!apart(problem),
-                    "add_queries is 1; allowed where gradients of keys and of values come from "
-                    "kernels of their own: 0");
-    verdict.require(
-        s.query_step == kRows,
-        fmt::format("query_step is {}; allowed with add_queries: {}", s.query_step, kRows));
+                    "add_queries is 1; allowed where one consumer computes gradients of keys and "
+                    "another those of the values: 0");
+    verdict.require(s.query_step % kRows == 0,
+                    fmt::format("query_step is {}; allowed with add_queries: multiples of {}",
+                                s.query_step, kRows));
+  }
+  if (apart(problem)) {
+    verdict.require(s.tile_q == 2 * kRows,
+                    fmt::format("tile_q is {}; allowed where one consumer computes gradients of "
+                                "keys and another those of the values: {}",
+                                s.tile_q, 2 * kRows));
+    verdict.require(s.stages >= 2,
+                    fmt::format("stages is {}; allowed where the consumer of values is a step "
+                                "ahead of that of keys: 2, 3",
+                                s.stages));
   }
   step("query_step", s.query_step, false);
   step("tile_kv", s.tile_kv, problem.dropout);
@@ -113,9 +123,9 @@ double model_time_us(const Problem& problem, const DeviceInfo& device, const Sha
              kv = static_cast<double>(std::max<std::int64_t>(shape.seq_kv, 1));
   const double heads = static_cast<double>(std::max<std::int64_t>(shape.batch * shape.heads_q, 1));
   const double d = problem.head_dim, dv = problem.head_dim_v, share = density(problem, shape);
-  const double keys_dims = apart(problem) ? 3 * d + 2 * dv : 2 * d + 2 * dv;
-  const double keys = kernel_cycles(heads, kv, q, s.tile_q, s.query_step, keys_dims, share,
-                                    s.stages, device.sm_count);
+  const double keys_dims = 2 * d + 2 * dv;
+  const double keys = kernel_cycles(heads, kv, q, keys_per_block(problem, s), s.query_step,
+                                    keys_dims, share, s.stages, device.sm_count);
   const double queries = s.add_queries != 0
                              ? keys * d / keys_dims
                              : kernel_cycles(heads, q, kv, s.tile_q, s.tile_kv, 2 * d + dv, share,
@@ -140,7 +150,9 @@ constexpr std::array kSeeds = {
     Seed{128, 128, 512, "q128.kv64.w12.st2.b1.qs64"},
     Seed{128, 128, kAnyLength, "q128.kv64.w12.st2.b1.qs64.aq1"},
     Seed{128, 128, kAnyLength, "q128.kv64.w12.st2.b1.qs64"},
+    Seed{192, 192, kAnyLength, "q128.kv64.w12.st3.b1.qs64"},
     Seed{192, 192, kAnyLength, "q128.kv64.w12.st2.b1.qs64"},
+    Seed{256, 256, kAnyLength, "q128.kv64.w12.st3.b1.qs48"},
     Seed{256, 256, kAnyLength, "q128.kv48.w12.st2.b1.qs48"},
 };
 // clang-format on

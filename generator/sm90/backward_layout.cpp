@@ -14,33 +14,41 @@ int tile_bytes(int rows, int columns) {
   return (rows * columns * kElementBytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// `row_numbers`: 32-bit words beside the tiles of a stage.
-KernelLayout layout_of(const Problem& problem, const Schedule& schedule, int step,
-                       int row_numbers) {
-  const int consumers = schedule.tile_q / kRows;
+// Stages of the first and of the second tile of a pair that consumers meet.
+struct Rings {
+  int first = 0, second = 0;
+};
+
+// `parts`: pairs of tiles of 64 rows that the consumers keep. `row_numbers`: 32-bit words beside the tiles
+// of a stage.
+KernelLayout layout_of(const Problem& problem, const Schedule& schedule, int parts, int step,
+                       const Rings& rings, int row_numbers) {
   const int dim = slabs(problem.head_dim).columns, dim_v = slabs(problem.head_dim_v).columns;
   KernelLayout out;
   out.own_first_stride = tile_bytes(kRows, dim);
   out.own_second_stride = tile_bytes(kRows, dim_v);
   out.step_first_stride = tile_bytes(step, dim);
   out.step_second_stride = tile_bytes(step, dim_v);
-  out.own_second_offset = consumers * out.own_first_stride;
-  out.step_first_offset = out.own_second_offset + consumers * out.own_second_stride;
-  out.step_second_offset = out.step_first_offset + schedule.stages * out.step_first_stride;
-  out.rows_offset = out.step_second_offset + schedule.stages * out.step_second_stride;
+  out.own_second_offset = parts * out.own_first_stride;
+  out.step_first_offset = out.own_second_offset + parts * out.own_second_stride;
+  out.step_second_offset = out.step_first_offset + rings.first * out.step_first_stride;
+  out.rows_offset = out.step_second_offset + rings.second * out.step_second_stride;
   out.rows_stride = row_numbers * 4;
   out.told_offset = out.rows_offset + schedule.stages * out.rows_stride;
   out.flag_offset = out.told_offset + schedule.stages * kToldBytes;
   out.barriers_offset = out.flag_offset + 16;
+  out.first_stages = rings.first;
+  out.second_stages = rings.second;
   out.smem_bytes = out.barriers_offset + 8 * (1 + 4 * schedule.stages);
   return out;
 }
 
-// Behind the stages of tiles, as these have to be aligned.
-void add_sums(const Problem& problem, const Schedule& schedule, KernelLayout& out) {
+// What consumers share and send, behind the stages of tiles, as these have to be aligned.
+void add_slots(const Problem& problem, const Schedule& schedule, KernelLayout& out) {
+  const bool sums = schedule.add_queries != 0;
   const int consumers = schedule.tile_q / kRows;
-  out.shared_stride = schedule.tile_q * 128;
-  out.sums_stride = kRows * problem.head_dim * 4;
+  out.shared_stride = keys_per_block(problem, schedule) * schedule.query_step * kElementBytes;
+  out.sums_stride = sums ? schedule.query_step * problem.head_dim * 4 : 0;
   const int beside = consumers * out.sums_stride + 8 * 4;  // and the barriers
   out.slots = out.smem_bytes + beside + 2 * out.shared_stride <= kMostBytes ? 2 : 1;
   const int more = out.slots * out.shared_stride + consumers * out.sums_stride;
@@ -63,18 +71,26 @@ int other_registers(const Problem& problem) {
 }  // namespace
 
 KernelLayout keys_layout(const Problem& problem, const Schedule& schedule) {
-  const int words = problem.dropout ? schedule.tile_q / 32 : 0;  // for a query
-  KernelLayout out =
-      layout_of(problem, schedule, schedule.query_step, schedule.query_step * (2 + words));
-  if (schedule.add_queries != 0) add_sums(problem, schedule, out);
+  const int keys = keys_per_block(problem, schedule);
+  const int words = problem.dropout ? keys / 32 : 0;  // for a query
+  KernelLayout out = layout_of(problem, schedule, keys / kRows, schedule.query_step,
+                               {schedule.stages, schedule.stages}, schedule.query_step * (2 + words));
+  if (shares(problem, schedule)) add_slots(problem, schedule, out);
   return out;
 }
 
 KernelLayout queries_layout(const Problem& problem, const Schedule& schedule) {
-  KernelLayout out = layout_of(problem, schedule, schedule.tile_kv, 0);
   // Its barriers are made by the same function.
-  if (schedule.add_queries != 0) out.smem_bytes += 8 * 2 * keys_layout(problem, schedule).slots;
-  return out;
+  const int more = shares(problem, schedule) ? 8 * 2 * keys_layout(problem, schedule).slots : 0;
+  Rings rings = {schedule.stages, schedule.stages};
+  while (true) {
+    KernelLayout out =
+        layout_of(problem, schedule, schedule.tile_q / kRows, schedule.tile_kv, rings, 0);
+    out.smem_bytes += more;
+    if (out.smem_bytes <= kMostBytes || rings.first + rings.second == 2) return out;
+    // Keys are read twice, values once: they can do with a stage less.
+    --(rings.first == rings.second ? rings.second : rings.first);
+  }
 }
 
 int convert_bytes(const Problem& problem) {
@@ -86,13 +102,26 @@ bool apart(const Problem& problem) {
   return problem.head_dim + problem.head_dim_v > kTogether;
 }
 
+bool shares(const Problem& problem, const Schedule& schedule) {
+  return schedule.add_queries != 0 || apart(problem);
+}
+
+int keys_per_block(const Problem& problem, const Schedule& schedule) {
+  return apart(problem) ? kRows : schedule.tile_q;
+}
+
 int keys_registers(const Problem& problem, const Schedule& schedule) {
+  // A consumer of keys or of values has one product, and holds two sets of packed operands.
+  if (apart(problem))
+    return std::max(problem.head_dim, problem.head_dim_v) / 2 +
+           schedule.query_step * (problem.softcap ? 4 : 2) / 2 + other_registers(problem);
   const int products = schedule.query_step * (problem.softcap ? 3 : 2) / 2;
-  const int sums = apart(problem) ? std::max(problem.head_dim, problem.head_dim_v)
-                                  : problem.head_dim + problem.head_dim_v;
+  const int sums = problem.head_dim + problem.head_dim_v;
   // Gradients of queries take the place of two products that are done with.
   const int adding =
-      schedule.add_queries != 0 ? std::max(0, problem.head_dim / 2 - schedule.query_step + 16) : 0;
+      schedule.add_queries != 0
+          ? std::max(0, problem.head_dim / 2 * (schedule.query_step / kRows) - schedule.query_step + 16)
+          : 0;
   return sums / 2 + products + adding + other_registers(problem);
 }
 

@@ -1,6 +1,6 @@
 // The backward kernels of sm90: their sizes and how they are put together. Two kernels compute gradients,
 // one with keys of its own that meet the queries, one with queries of its own that meet the keys; both
-// have the same consumers and as many stages.
+// have the same consumers.
 #pragma once
 
 #include "core/device.hpp"
@@ -15,9 +15,11 @@ namespace flashwright::sm90 {
 struct KernelLayout {
   int own_first_stride = 0, own_second_offset = 0, own_second_stride = 0;
   int step_first_offset = 0, step_first_stride = 0, step_second_offset = 0, step_second_stride = 0;
+  int first_stages = 0, second_stages = 0;
   int rows_offset = 0, rows_stride = 0;  // numbers of query rows, of a stage
   int told_offset = 0, flag_offset = 0;  // what the producer tells of the stages; of the whole
-  // Gradients of scores that consumers share, in one or two slots; what a consumer adds to sums.
+  // What consumers share, in one or two slots: gradients of scores, or weights; what a consumer adds to
+  // sums.
   int slots = 0, shared_offset = 0, shared_stride = 0, sums_offset = 0, sums_stride = 0;
   int barriers_offset = 0;
   int smem_bytes = 0;
@@ -26,9 +28,13 @@ KernelLayout keys_layout(const Problem& problem, const Schedule& schedule);
 KernelLayout queries_layout(const Problem& problem, const Schedule& schedule);
 int convert_bytes(const Problem& problem);  // of the kernel that rounds summed gradients of queries
 
-// Whether gradients of keys and of values come from kernels of their own: a consumer cannot hold the sums
+// Whether one consumer computes gradients of keys and another those of the values: no one can hold the sums
 // of both.
 bool apart(const Problem& problem);
+// Whether consumers tell each other weights or gradients of scores.
+bool shares(const Problem& problem, const Schedule& schedule);
+// Keys of a block of the first kernel.
+int keys_per_block(const Problem& problem, const Schedule& schedule);
 
 // Registers that a consumer of either kernel needs, about.
 int keys_registers(const Problem& problem, const Schedule& schedule);

@@ -34,6 +34,12 @@ __device__ __forceinline__ void store_shared_float2(u32 address, float x, float 
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(x), "f"(y) : "memory");
 }
 
+__device__ __forceinline__ void store_shared_16(u32 address, const u32 (&words)[4]) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]),
+               "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
+}
+
 __device__ __forceinline__ void store_shared_u16(u32 address, u16 value) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(value) : "memory");
 }

@@ -28,6 +28,7 @@
 #include "sm90/backward_add.cuh"
 #include "sm90/backward_keys_produce.cuh"
 #include "sm90/backward_keys.cuh"
+#include "sm90/backward_keys_apart.cuh"
 #include "sm90/backward_queries_produce.cuh"
 #include "sm90/backward_queries.cuh"
 
@@ -39,45 +40,6 @@ extern "C" __global__ void __launch_bounds__(kPrepareThreads)
   prepare_rows(params);
 }
 
-#if FW_SPLIT_KEYS
-// One block computes the gradients of kKeysPerBlock keys of one head.
-extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
-    fw_backward_keys(const __grid_constant__ Params params) {
-  const u32 memory = swizzled_memory();
-  if (thread_index() == 0) find_barriers(memory + kKeysBarriersOffset).make(4);
-  synchronize_block();
-  start_next_kernel();
-  const int group = static_cast<int>(shuffle(warp_index() / 4, 0));
-  if (group == kConsumers) {
-    give_registers<kProducerRegisters>();
-    wait_for_previous_kernel();
-    produce_queries(params, memory);
-  } else {
-    take_registers<kConsumerRegisters>();
-    wait_for_previous_kernel();
-    consume_queries_for_keys(params, memory, group);
-  }
-}
-
-// One block computes the gradients of kKeysPerBlock values of one head.
-extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
-    fw_backward_values(const __grid_constant__ Params params) {
-  const u32 memory = swizzled_memory();
-  if (thread_index() == 0) find_barriers(memory + kKeysBarriersOffset).make(4);
-  synchronize_block();
-  start_next_kernel();
-  const int group = static_cast<int>(shuffle(warp_index() / 4, 0));
-  if (group == kConsumers) {
-    give_registers<kProducerRegisters>();
-    wait_for_previous_kernel();
-    produce_queries(params, memory);
-  } else {
-    take_registers<kConsumerRegisters>();
-    wait_for_previous_kernel();
-    consume_queries_for_values(params, memory, group);
-  }
-}
-#else
 // One block computes the gradients of kKeysPerBlock keys of one head, and of their values.
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     fw_backward_keys(const __grid_constant__ Params params) {
@@ -93,10 +55,17 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   } else {
     take_registers<kConsumerRegisters>();
     wait_for_previous_kernel();
+#if FW_SPLIT_KEYS
+    if (group == 0) {
+      consume_queries_for_values(params, memory);
+    } else {
+      consume_queries_for_keys(params, memory);
+    }
+#else
     consume_queries(params, memory, group);
+#endif
   }
 }
-#endif
 
 // One block computes the gradients of kTileQ queries of one head.
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)

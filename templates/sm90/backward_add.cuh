@@ -9,25 +9,29 @@ __device__ __forceinline__ float* tile_sums(const Params& params, int batch, int
   return query_sums(params) + row * kHeadDim;
 }
 
-// Adds a tile: one thread sends it, from a place in shared memory that only this consumer uses.
-__device__ __forceinline__ void add_queries(const float (&dq)[kHeadDim / 2], u32 place,
-                                            float* target, int group) {
+// Adds the tiles of a step: one thread sends them, from a place in shared memory that only this
+// consumer uses.
+__device__ __forceinline__ void add_queries(const float (&dq)[kQueryStep / 64][kHeadDim / 2],
+                                            u32 place, float* target, int group) {
   const int thread = thread_index() % 128;
   if (thread == 0) wait_stores_read<0>();  // of the last tile
   synchronize_named(2 + group, 128);
 #pragma unroll
-  for (int i = 0; i < kHeadDim / 4; ++i)
-    store_shared_float2(place + (i * 128 + thread) * 8, dq[2 * i], dq[2 * i + 1]);
+  for (int i = 0; i < kQueryStep / 64 * (kHeadDim / 4); ++i) {
+    const float(&tile)[kHeadDim / 2] = dq[i / (kHeadDim / 4)];
+    const int pair = i % (kHeadDim / 4);
+    store_shared_float2(place + (i * 128 + thread) * 8, tile[2 * pair], tile[2 * pair + 1]);
+  }
   fence_async_shared();
   synchronize_named(2 + group, 128);
   if (thread != 0) return;
-  add_row(target, place, 64 * kHeadDim * 4);
+  add_row(target, place, kQueryStep * kHeadDim * 4);
   commit_stores();
 }
 
 // Scales and rounds the sums of 64 queries: one block.
 __device__ __forceinline__ void convert_queries(const Params& params, u32 memory) {
-  const int tiles = padded_rows(params) / 64;
+  const int tiles = (params.seq_q + 63) / 64;
   const i64 head = block_index() / tiles;
   const int first = static_cast<int>(block_index() % tiles) * 64;
   const QueryTile work = {static_cast<int>(head / params.heads_q),

@@ -57,7 +57,8 @@ __device__ __forceinline__ void hide_weights(float (&weights)[kQueryStep / 2], c
 // A consumer on its way.
 struct KeysConsumer {
   int group;                          // which of the consumers
-  u32 keys, values;                   // its own, in shared memory
+  int part;                           // which 64 keys of the block are its own
+  u32 keys, values;                   // those, in shared memory
   u32 queries, outputs, rows, steps;  // the first stage of each
   Barriers barriers;
   KeyTile work;
@@ -65,6 +66,10 @@ struct KeysConsumer {
   WarpQueries own_queries;  // that see some of the 64 keys
   RingPlace<kStages> at;
   float scale_log2;
+#if FW_SPLIT_KEYS
+  u32 shared;              // the first slot
+  RingPlace<kSlots> slot;  // of weights
+#endif
 #if FW_ADD_QUERIES
   u32 all_keys;            // of all consumers
   u32 shared, sums;        // the first slot, and the place that sums leave from
@@ -74,17 +79,22 @@ struct KeysConsumer {
 
   __device__ __forceinline__ void start(const Params& params, u32 memory, int own_group) {
     group = own_group;
+    part = kKeysPerBlock == 64 ? 0 : group;
     work = find_key_tile(params);
-    keys = memory + group * kOwnKeysStride;
-    values = memory + kOwnValuesOffset + group * kOwnValuesStride;
+    keys = memory + part * kOwnKeysStride;
+    values = memory + kOwnValuesOffset + part * kOwnValuesStride;
     queries = memory + kStepQueriesOffset;
     outputs = memory + kStepOutputsOffset;
     rows = memory + kRowsOffset;
     steps = memory + kStepsOffset;
     barriers = find_barriers(memory + kKeysBarriersOffset);
-    key = work.key_begin + group * 64 + warp_index() % 4 * 16 + lane_index() / 4;
-    own_queries.start(params, work, group * 64, 64);
+    key = work.key_begin + part * 64 + warp_index() % 4 * 16 + lane_index() / 4;
+    own_queries.start(params, work, part * 64, 64);
     at = {};
+#if FW_SPLIT_KEYS
+    shared = memory + kSharedOffset;
+    slot = {};
+#endif
 #if FW_ADD_QUERIES
     all_keys = memory;
     shared = memory + kSharedOffset;
@@ -122,7 +132,7 @@ struct KeysConsumer {
   }
 
   // The list of keep words for the keys of the warp.
-  __device__ __forceinline__ int keep_list() const { return 2 + group * 2 + warp_index() % 4 / 2; }
+  __device__ __forceinline__ int keep_list() const { return 2 + part * 2 + warp_index() % 4 / 2; }
 #endif
 
   // Turns scores into weights, and rounds these for the products with gradients of outputs.
@@ -242,7 +252,7 @@ struct KeysConsumer {
   }
 #endif
 
-#if FW_MASK || FW_SPLIT_KEYS
+#if FW_MASK
   // Goes past a step whose queries see none of the keys.
   __device__ __forceinline__ void pass_step(const Params& params) const {
     pass_second(barriers, at, group);
@@ -297,15 +307,18 @@ struct KeysConsumer {
   // The same, and adds what all keys of the block contribute to gradients of the step's queries.
   __device__ __forceinline__ void make_queries(float (&dk)[kHeadDim / 2], const Params& params,
                                                const Step& step) const {
-    float dq[kHeadDim / 2];
+    float dq[kQueryStep / 64][kHeadDim / 2];
     wait_barrier(barriers.shared_full + slot.stage * 8, slot.parity);
     fence_products();
-    start_queries(dq, shared + slot.stage * kSharedStride, all_keys);
-    wait_products<1>();
+#pragma unroll
+    for (int i = 0; i < kQueryStep / 64; ++i)
+      start_queries(dq[i], shared + slot.stage * kSharedStride + i * kKeysPerBlock * 128, all_keys);
+    wait_products<kQueryStep / 64>();
     hold(dk);
     release_first(barriers, at.stage);
     wait_products<0>();
-    hold(dq);
+#pragma unroll
+    for (int i = 0; i < kQueryStep / 64; ++i) hold(dq[i]);
     release(barriers.shared_empty + slot.stage * 8);
     add_queries(dq, sums, tile_sums(params, work.batch, step.head, step.first), group);
   }
@@ -320,7 +333,7 @@ struct KeysConsumer {
     write_rows<kHeadDim, kSwizzle>(
         dk, numerator(params) * params.softmax_scale, keys,
         {params.dk_map, rows, params.dk_row_stride, work.batch, work.head,
-         work.key_begin + group * 64, work.key_end, params.seq_kv},
+         work.key_begin + part * 64, work.key_end, params.seq_kv},
         params.aligned != 0, group);
   }
 
@@ -332,100 +345,11 @@ struct KeysConsumer {
     write_rows<kHeadDimV, kSwizzleV>(
         dv, numerator(params), values,
         {params.dv_map, rows, params.dv_row_stride, work.batch, work.head,
-         work.key_begin + group * 64, work.key_end, params.seq_kv},
+         work.key_begin + part * 64, work.key_end, params.seq_kv},
         params.aligned != 0, group);
   }
 };
 
-#if FW_SPLIT_KEYS
-// A consumer warpgroup that computes gradients of keys.
-__device__ __forceinline__ void consume_queries_for_keys(const Params& params, u32 memory,
-                                                         int group) {
-  KeysConsumer consumer;
-  consumer.start(params, memory, group);
-  const Barriers& barriers = consumer.barriers;
-  float dk[kHeadDim / 2] = {};
-  wait_barrier(barriers.own_full, 0);
-#pragma unroll 1
-  while (true) {
-    RingPlace<kStages>& at = consumer.at;
-    const u32 queries = consumer.queries + at.stage * kStepQueriesStride;
-    wait_barrier(barriers.first_full + at.stage * 8, at.parity);
-    const Step step = told_step(consumer.steps + at.stage * 32);
-    if (step.head == kNoHead) break;
-    if (consumer.is_seen(step)) {
-      float scores[kQueryStep / 2], gradients[kQueryStep / 2];
-      u32 packed[kQueryStep / 16][4];
-      fence_products();
-      start_product<kQueryStep, kPaddedDim, kSwizzle>(scores, consumer.keys, queries);
-      wait_barrier(barriers.second_full + at.stage * 8, at.parity);
-      fence_products();
-      start_product<kQueryStep, kPaddedDimV, kSwizzleV>(
-          gradients, consumer.values, consumer.outputs + at.stage * kStepOutputsStride);
-      wait_products<1>();
-      hold(scores);
-      consumer.soften(scores, packed, params, step);
-      wait_products<0>();
-      hold(gradients);
-      release(barriers.second_empty + at.stage * 8);
-      consumer.differentiate(scores, gradients, packed);
-      fence_products();
-      start_gradient<kQueryStep, kSwizzle>(dk, packed, queries);
-      wait_products<0>();
-      hold(dk);
-    } else {
-      consumer.pass_step(params);
-    }
-    release_first(barriers, at.stage);
-    at.advance();
-  }
-  consumer.write_keys(dk, params);
-  wait_for_output();
-}
-
-// A consumer warpgroup that computes gradients of values.
-__device__ __forceinline__ void consume_queries_for_values(const Params& params, u32 memory,
-                                                           int group) {
-  KeysConsumer consumer;
-  consumer.start(params, memory, group);
-  const Barriers& barriers = consumer.barriers;
-  float dv[kHeadDimV / 2] = {};
-  wait_barrier(barriers.own_full, 0);
-#pragma unroll 1
-  while (true) {
-    RingPlace<kStages>& at = consumer.at;
-    wait_barrier(barriers.first_full + at.stage * 8, at.parity);
-    const Step step = told_step(consumer.steps + at.stage * 32);
-    if (step.head == kNoHead) break;
-    u32 packed[kQueryStep / 16][4];
-    const bool is_seen = consumer.is_seen(step);
-    if (is_seen) {
-      float scores[kQueryStep / 2];
-      fence_products();
-      start_product<kQueryStep, kPaddedDim, kSwizzle>(
-          scores, consumer.keys, consumer.queries + at.stage * kStepQueriesStride);
-      wait_products<0>();
-      hold(scores);
-      consumer.soften(scores, packed, params, step);
-    }
-    release_first(barriers, at.stage);
-    if (is_seen) {
-      wait_barrier(barriers.second_full + at.stage * 8, at.parity);
-      fence_products();
-      start_gradient<kQueryStep, kSwizzleV>(dv, packed,
-                                            consumer.outputs + at.stage * kStepOutputsStride);
-      wait_products<0>();
-      hold(dv);
-      release(barriers.second_empty + at.stage * 8);
-    } else {
-      consumer.pass_step(params);
-    }
-    at.advance();
-  }
-  consumer.write_values(dv, params);
-  wait_for_output();
-}
-#else
 // A consumer warpgroup.
 __device__ __forceinline__ void consume_queries(const Params& params, u32 memory, int group) {
   KeysConsumer consumer;
@@ -469,4 +393,3 @@ __device__ __forceinline__ void consume_queries(const Params& params, u32 memory
   consumer.write_keys(dk, params);
   wait_for_output();
 }
-#endif

@@ -46,15 +46,15 @@ __device__ __forceinline__ int row_place(int i) {
 // Starts the copy of keys and values.
 __device__ __forceinline__ void load_own_keys(const Params& params, const KeyTile& work, u32 memory,
                                               const Barriers& barriers) {
-  arrive_expecting(barriers.own_full, kConsumers * (kOwnKeysBytes + kOwnValuesBytes));
+  arrive_expecting(barriers.own_full, kKeysPerBlock / 64 * (kOwnKeysBytes + kOwnValuesBytes));
 #pragma unroll 1
-  for (int group = 0; group < kConsumers; ++group) {
-    load_tile<64, kKeyBoxRows, kPaddedDim, kSwizzle>(memory + group * kOwnKeysStride, params.k_map,
-                                                     barriers.own_full, work.key_begin + group * 64,
+  for (int part = 0; part < kKeysPerBlock / 64; ++part) {
+    load_tile<64, kKeyBoxRows, kPaddedDim, kSwizzle>(memory + part * kOwnKeysStride, params.k_map,
+                                                     barriers.own_full, work.key_begin + part * 64,
                                                      work.head, work.batch);
     load_tile<64, kKeyBoxRows, kPaddedDimV, kSwizzleV>(
-        memory + kOwnValuesOffset + group * kOwnValuesStride, params.v_map, barriers.own_full,
-        work.key_begin + group * 64, work.head, work.batch);
+        memory + kOwnValuesOffset + part * kOwnValuesStride, params.v_map, barriers.own_full,
+        work.key_begin + part * 64, work.head, work.batch);
   }
 }
 
@@ -164,13 +164,13 @@ __device__ __forceinline__ void copy_queries(const Params& params, const KeyTile
   const Element* v = params.v + work.batch * params.v_batch_stride +
                      work.head * params.v_head_stride + work.key_begin * params.v_row_stride;
 #pragma unroll 1
-  for (int group = 0; group < kConsumers; ++group) {
-    const int rows = params.seq_kv - work.key_begin - group * 64;
-    copy_rows<64, kHeadDim, kPaddedDim, kSwizzle>(memory + group * kOwnKeysStride,
-                                                  k + group * 64 * params.k_row_stride,
+  for (int part = 0; part < kKeysPerBlock / 64; ++part) {
+    const int rows = params.seq_kv - work.key_begin - part * 64;
+    copy_rows<64, kHeadDim, kPaddedDim, kSwizzle>(memory + part * kOwnKeysStride,
+                                                  k + part * 64 * params.k_row_stride,
                                                   params.k_row_stride, rows);
     copy_rows<64, kHeadDimV, kPaddedDimV, kSwizzleV>(
-        memory + kOwnValuesOffset + group * kOwnValuesStride, v + group * 64 * params.v_row_stride,
+        memory + kOwnValuesOffset + part * kOwnValuesStride, v + part * 64 * params.v_row_stride,
         params.v_row_stride, rows);
   }
   announce(barriers.own_full);

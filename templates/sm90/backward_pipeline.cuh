@@ -7,8 +7,8 @@
 struct Barriers {
   u32 own_full;
   u32 first_full, first_empty, second_full, second_empty;
-#if FW_ADD_QUERIES
-  u32 shared_full, shared_empty;  // gradients of scores that consumers share
+#if FW_ADD_QUERIES || FW_SPLIT_KEYS
+  u32 shared_full, shared_empty;  // what consumers tell each other
 #endif
 
   // `tellers`: who arrive when the first tile of a stage is there.
@@ -21,11 +21,16 @@ struct Barriers {
       init_barrier(second_full + stage * 8, 1);
       init_barrier(second_empty + stage * 8, kConsumers);
     }
-#if FW_ADD_QUERIES
+#if FW_ADD_QUERIES || FW_SPLIT_KEYS
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot) {
+#if FW_SPLIT_KEYS
+      init_barrier(shared_full + slot * 8, 4);  // warps
+      init_barrier(shared_empty + slot * 8, 4);
+#else
       init_barrier(shared_full + slot * 8, 4 * kConsumers);  // warps
       init_barrier(shared_empty + slot * 8, 1);
+#endif
     }
 #endif
     publish_barriers();
@@ -39,7 +44,7 @@ __device__ __forceinline__ Barriers find_barriers(u32 place) {
   barriers.first_empty = barriers.first_full + kStages * 8;
   barriers.second_full = barriers.first_empty + kStages * 8;
   barriers.second_empty = barriers.second_full + kStages * 8;
-#if FW_ADD_QUERIES
+#if FW_ADD_QUERIES || FW_SPLIT_KEYS
   barriers.shared_full = barriers.second_empty + kStages * 8;
   barriers.shared_empty = barriers.shared_full + kSlots * 8;
 #endif
@@ -54,7 +59,8 @@ __device__ __forceinline__ void release_first(const Barriers& barriers, int stag
 
 // Gives back the second tile of a stage that a consumer has no use for. Without a product, which
 // all four warps take part in, only a barrier tells that none of them still waits for the tile.
-__device__ __forceinline__ void pass_second(const Barriers& barriers, const RingPlace<kStages>& at,
+template <int kCount>
+__device__ __forceinline__ void pass_second(const Barriers& barriers, const RingPlace<kCount>& at,
                                             int group) {
   wait_barrier(barriers.second_full + at.stage * 8, at.parity);
   synchronize_named(2 + group, 128);

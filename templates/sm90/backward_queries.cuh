@@ -46,7 +46,8 @@ struct QueriesConsumer {
 #if FW_BLOCKS
   bool last;  // tile of keys
 #endif
-  RingPlace<kStages> at;
+  RingPlace<kKeyStages> at;
+  RingPlace<kValueStages> values_at;
   float scale_log2;
 #if FW_DROPOUT
   u64 dropout_key;
@@ -73,6 +74,7 @@ struct QueriesConsumer {
     }
     own_keys.start(params, work, group * 64, 64);
     at = {};
+    values_at = {};
 #if FW_SOFTCAP
     scale_log2 = params.softcap_log2;
 #else
@@ -99,6 +101,7 @@ struct QueriesConsumer {
 
   __device__ __forceinline__ void advance(const Params& params) {
     at.advance();
+    values_at.advance();
 #if FW_BLOCKS
     tiles.done = last;
 #else
@@ -162,7 +165,8 @@ __device__ __forceinline__ void consume_keys(const Params& params, u32 memory, i
 #endif
 #pragma unroll 1
   while (!consumer.tiles.done) {
-    const RingPlace<kStages> at = consumer.at;
+    const RingPlace<kKeyStages> at = consumer.at;
+    const RingPlace<kValueStages> values_at = consumer.values_at;
     const u32 keys = consumer.keys + at.stage * kStepKeysStride;
     consumer.wait_for_keys();
     if (consumer.own_keys.visible(consumer.tiles)) {
@@ -170,23 +174,23 @@ __device__ __forceinline__ void consume_keys(const Params& params, u32 memory, i
       u32 packed[kTileKv / 16][4];
       fence_products();
       start_product<kTileKv, kPaddedDim, kSwizzle>(scores, consumer.queries, keys);
-      wait_barrier(barriers.second_full + at.stage * 8, at.parity);
+      wait_barrier(barriers.second_full + values_at.stage * 8, values_at.parity);
       fence_products();
       start_product<kTileKv, kPaddedDimV, kSwizzleV>(
-          gradients, consumer.outputs, consumer.values + at.stage * kStepValuesStride);
+          gradients, consumer.outputs, consumer.values + values_at.stage * kStepValuesStride);
       wait_products<1>();
       hold(scores);
       consumer.soften(scores, params);
       wait_products<0>();
       hold(gradients);
-      release(barriers.second_empty + at.stage * 8);
+      release(barriers.second_empty + values_at.stage * 8);
       consumer.differentiate(scores, gradients, packed, params);
       fence_products();
       start_gradient<kTileKv, kSwizzle>(dq, packed, keys);
       wait_products<0>();
       hold(dq);
     } else {
-      pass_second(barriers, at, group);
+      pass_second(barriers, values_at, group);
     }
     release_first(barriers, at.stage);
     consumer.advance(params);

@@ -38,7 +38,8 @@ __device__ __forceinline__ void load_keys(const Params& params, const QueryTile&
 #endif
   load_own_queries(params, work, memory, barriers);
   const int kv_head = work.head / params.group;
-  RingPlace<kStages> at = {};
+  RingPlace<kKeyStages> at = {};
+  RingPlace<kValueStages> values_at = {};
 #pragma unroll 1
   while (!tiles.done) {
     const int first_key = tiles.first;
@@ -56,13 +57,14 @@ __device__ __forceinline__ void load_keys(const Params& params, const QueryTile&
     load_tile<kTileKv, kKeyBoxRows, kPaddedDim, kSwizzle>(
         memory + kStepKeysOffset + at.stage * kStepKeysStride, params.k_map, first_full, first_key,
         kv_head, work.batch);
-    const u32 second_full = barriers.second_full + at.stage * 8;
-    wait_barrier(barriers.second_empty + at.stage * 8, at.parity ^ 1);
+    const u32 second_full = barriers.second_full + values_at.stage * 8;
+    wait_barrier(barriers.second_empty + values_at.stage * 8, values_at.parity ^ 1);
     arrive_expecting(second_full, kStepValuesBytes);
     load_tile<kTileKv, kKeyBoxRows, kPaddedDimV, kSwizzleV>(
-        memory + kStepValuesOffset + at.stage * kStepValuesStride, params.v_map, second_full,
+        memory + kStepValuesOffset + values_at.stage * kStepValuesStride, params.v_map, second_full,
         first_key, kv_head, work.batch);
     at.advance();
+    values_at.advance();
   }
 }
 
@@ -93,7 +95,8 @@ __device__ __forceinline__ void copy_keys(const Params& params, const QueryTile&
   const int kv_head = work.head / params.group;
   const Element* k = params.k + work.batch * params.k_batch_stride + kv_head * params.k_head_stride;
   const Element* v = params.v + work.batch * params.v_batch_stride + kv_head * params.v_head_stride;
-  RingPlace<kStages> at = {};
+  RingPlace<kKeyStages> at = {};
+  RingPlace<kValueStages> values_at = {};
 #pragma unroll 1
   while (!tiles.done) {
     const int first_key = tiles.first, rows = params.seq_kv - first_key;
@@ -110,12 +113,13 @@ __device__ __forceinline__ void copy_keys(const Params& params, const QueryTile&
         memory + kStepKeysOffset + at.stage * kStepKeysStride, k + first_key * params.k_row_stride,
         params.k_row_stride, rows);
     announce(barriers.first_full + at.stage * 8);
-    wait_barrier(barriers.second_empty + at.stage * 8, at.parity ^ 1);
+    wait_barrier(barriers.second_empty + values_at.stage * 8, values_at.parity ^ 1);
     copy_rows<kTileKv, kHeadDimV, kPaddedDimV, kSwizzleV>(
-        memory + kStepValuesOffset + at.stage * kStepValuesStride,
+        memory + kStepValuesOffset + values_at.stage * kStepValuesStride,
         v + first_key * params.v_row_stride, params.v_row_stride, rows);
-    announce(barriers.second_full + at.stage * 8);
+    announce(barriers.second_full + values_at.stage * 8);
     at.advance();
+    values_at.advance();
   }
 }
 
