@@ -246,6 +246,10 @@ constexpr Wrapper kWrappers[] = {
      ") { fw_emulator->wait_products(kPending, FW_SITE(#)); }"},
     {"hold", "asm volatile(\"\" : \"+f\"(d[i])::\"memory\");",
      "template <int kCount> inline void hold(float (&)[kCount]) {}"},
+    {"hold_operands",
+     "asm volatile(\"\" ::\"r\"(a[i][0]), \"r\"(a[i][1]), \"r\"(a[i][2]), \"r\"(a[i][3]) : "
+     "\"memory\");",
+     "template <int kCount> inline void hold_operands(const u32 (&)[kCount][4]) {}"},
     {"store_matrices", "\"stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\"",
      "inline void store_matrices(u32 address, const u32 (&r)[4], " LINE
      ") { fw_emulator->store_matrices(address, r, 0, FW_SITE(#)); }"},

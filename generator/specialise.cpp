@@ -255,7 +255,8 @@ const std::vector<std::string>& option_names() {
                                                  "FW_NEGATIVE_SCALE", "FW_HALF_TILES",
                                                  "FW_ADD_QUERIES",    "FW_SOFTCAP",
                                                  "FW_ALIBI",          "FW_COUNTER",
-                                                 "FW_SWAP_ROWS",      "FW_SPLIT_KEYS"};
+                                                 "FW_SWAP_ROWS",      "FW_SPLIT_KEYS",
+                                                 "FW_TWO_PARTS"};
   return names;
 }
 

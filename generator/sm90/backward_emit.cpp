@@ -39,6 +39,8 @@ std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
                       : "constexpr int kKeysPerBlock = 64 * kConsumers",
        "keys of a block of fw_backward_keys"},
       int_constant("kQueryStep", schedule.query_step, "queries that they meet in a step"),
+      int_constant("kPartQueries", part_queries(problem, schedule),
+                   "of these whose scores are computed at once"),
       int_constant("kHeadDim", problem.head_dim, "of queries and keys"),
       int_constant("kHeadDimV", problem.head_dim_v, "of values and outputs"),
       int_constant("kProducerRegisters", share.producer, "of each thread"),
@@ -201,13 +203,13 @@ LaunchPlan plan_for(const Problem& problem, const Schedule& schedule) {
   step("fw_backward_rows", kPrepareThreads, 0,
        fmt::format("ceil_div({} * heads_q * batch, {})", padded,
                    kPrepareThreads / row_threads(problem)));
-  const std::string key_tiles =
-      tiles(keys_per_block(problem, schedule), "seq_kv", "block_kv",
-            "ceil_div(seq_kv, max(block_kv, 1))") +
-      " * heads_kv * batch";
+  const std::string key_tiles = tiles(keys_per_block(problem, schedule), "seq_kv", "block_kv",
+                                      "ceil_div(seq_kv, max(block_kv, 1))") +
+                                " * heads_kv * batch";
   step("fw_backward_keys", threads, keys_layout(problem, schedule).smem_bytes,
        "max(want_dk, want_dv) * " + key_tiles);
-  const std::string query_tiles = tiles(schedule.tile_q, "seq_q", "block_q", "query_blocks") + " * heads_q * batch";
+  const std::string query_tiles =
+      tiles(schedule.tile_q, "seq_q", "block_q", "query_blocks") + " * heads_q * batch";
   step("fw_backward_queries", threads, queries_layout(problem, schedule).smem_bytes,
        (adds ? "want_dq * (1 - max(want_dk, want_dv)) * " : "want_dq * ") + query_tiles);
   plan.workspace = parse_expr("8 * seq_q * heads_q * batch");
@@ -235,7 +237,7 @@ std::vector<Line> products(const Problem& problem, const Schedule& schedule) {
                    {fmt::format("  {}(d, a, b);", product_name(shape)), {}},
                    {"}", {}}});
   };
-  std::vector<int> counts = {schedule.query_step, schedule.tile_kv};
+  std::vector<int> counts = {part_queries(problem, schedule), schedule.tile_kv};
   if (counts[0] == counts[1]) counts.pop_back();
   for (const int n : counts) {
     ProductShape scores;
@@ -292,6 +294,7 @@ Emission backward_emission(const Problem& problem, const Schedule& schedule) {
   out.options["FW_SOFTCAP"] = problem.softcap;
   out.options["FW_ALIBI"] = problem.alibi;
   out.options["FW_SPLIT_KEYS"] = apart(problem);
+  out.options["FW_TWO_PARTS"] = part_queries(problem, schedule) < schedule.query_step;
   out.options["FW_ADD_QUERIES"] = schedule.add_queries != 0;
   out.plan = plan_for(problem, schedule);
   std::vector<Line>& printed = out.printed["constants.h"];

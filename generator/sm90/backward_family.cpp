@@ -143,6 +143,7 @@ struct Seed {
 constexpr std::int64_t kAnyLength = std::numeric_limits<std::int64_t>::max();
 // clang-format off
 constexpr std::array kSeeds = {
+    Seed{64, 64, kAnyLength, "q128.kv64.w12.st2.b1.qs128.aq1"},
     Seed{64, 64, kAnyLength, "q128.kv64.w12.st3.b1.qs64.aq1"},
     Seed{64, 64, kAnyLength, "q128.kv128.w12.st2.b1.qs96"},
     Seed{96, 96, kAnyLength, "q128.kv64.w12.st2.b1.qs64.aq1"},

@@ -45,10 +45,9 @@ KernelLayout layout_of(const Problem& problem, const Schedule& schedule, int par
 
 // What consumers share and send, behind the stages of tiles, as these have to be aligned.
 void add_slots(const Problem& problem, const Schedule& schedule, KernelLayout& out) {
-  const bool sums = schedule.add_queries != 0;
   const int consumers = schedule.tile_q / kRows;
   out.shared_stride = keys_per_block(problem, schedule) * schedule.query_step * kElementBytes;
-  out.sums_stride = sums ? schedule.query_step * problem.head_dim * 4 : 0;
+  if (schedule.add_queries != 0) out.sums_stride = schedule.query_step * problem.head_dim * 4;
   const int beside = consumers * out.sums_stride + 8 * 4;  // and the barriers
   out.slots = out.smem_bytes + beside + 2 * out.shared_stride <= kMostBytes ? 2 : 1;
   const int more = out.slots * out.shared_stride + consumers * out.sums_stride;
@@ -63,7 +62,6 @@ void add_slots(const Problem& problem, const Schedule& schedule, KernelLayout& o
 int other_registers(const Problem& problem) {
   int registers = 32;
   if (problem.mask == Mask::Kind::window || problem.mask == Mask::Kind::blocks) registers += 8;
-  if (problem.dropout) registers += 8;
   if (problem.alibi) registers += 4;
   return registers;
 }
@@ -73,8 +71,9 @@ int other_registers(const Problem& problem) {
 KernelLayout keys_layout(const Problem& problem, const Schedule& schedule) {
   const int keys = keys_per_block(problem, schedule);
   const int words = problem.dropout ? keys / 32 : 0;  // for a query
-  KernelLayout out = layout_of(problem, schedule, keys / kRows, schedule.query_step,
-                               {schedule.stages, schedule.stages}, schedule.query_step * (2 + words));
+  KernelLayout out =
+      layout_of(problem, schedule, keys / kRows, schedule.query_step,
+                {schedule.stages, schedule.stages}, schedule.query_step * (2 + words));
   if (shares(problem, schedule)) add_slots(problem, schedule, out);
   return out;
 }
@@ -110,24 +109,32 @@ int keys_per_block(const Problem& problem, const Schedule& schedule) {
   return apart(problem) ? kRows : schedule.tile_q;
 }
 
+int part_queries(const Problem& problem, const Schedule& schedule) {
+  const bool halves = schedule.query_step == 2 * kRows && !apart(problem);
+  return halves ? kRows : schedule.query_step;
+}
+
 int keys_registers(const Problem& problem, const Schedule& schedule) {
   // A consumer of keys or of values has one product, and holds two sets of packed operands.
   if (apart(problem))
     return std::max(problem.head_dim, problem.head_dim_v) / 2 +
            schedule.query_step * (problem.softcap ? 4 : 2) / 2 + other_registers(problem);
-  const int products = schedule.query_step * (problem.softcap ? 3 : 2) / 2;
+  const int part = part_queries(problem, schedule);
+  const int products = part < schedule.query_step ? part / 2 * (problem.softcap ? 5 : 4)
+                                                  : part / 2 * (problem.softcap ? 3 : 2);
   const int sums = problem.head_dim + problem.head_dim_v;
   // Gradients of queries take the place of two products that are done with.
-  const int adding =
-      schedule.add_queries != 0
-          ? std::max(0, problem.head_dim / 2 * (schedule.query_step / kRows) - schedule.query_step + 16)
-          : 0;
+  const int adding = schedule.add_queries != 0
+                         ? std::max(0, problem.head_dim / 2 * (schedule.query_step / kRows) -
+                                           schedule.query_step + 16)
+                         : 0;
   return sums / 2 + products + adding + other_registers(problem);
 }
 
 int queries_registers(const Problem& problem, const Schedule& schedule) {
   const int sums = schedule.tile_kv * (problem.softcap ? 3 : 2) / 2;
-  return problem.head_dim / 2 + sums + schedule.tile_kv / 4 + other_registers(problem);
+  const int bits = problem.dropout ? 8 : 0;
+  return problem.head_dim / 2 + sums + schedule.tile_kv / 4 + bits + other_registers(problem);
 }
 
 // A producer needs more to draw the bits of dropout or to walk through block lists, and can do with less
@@ -135,10 +142,11 @@ int queries_registers(const Problem& problem, const Schedule& schedule) {
 Registers backward_registers(const Problem& problem, const Schedule& schedule) {
   if (schedule.tile_q != 2 * kRows) return {32, 160};
   constexpr Registers kBusy = {56, 224}, kUsual = {40, 232}, kMost = {24, 240};
-  if (problem.dropout || problem.mask == Mask::Kind::blocks) return kBusy;
+  const bool busy = problem.dropout || problem.mask == Mask::Kind::blocks;
   const int needed =
       std::max(keys_registers(problem, schedule), queries_registers(problem, schedule));
-  return needed <= kUsual.consumer ? kUsual : kMost;
+  if (needed > kUsual.consumer) return kMost;
+  return busy && needed <= kBusy.consumer ? kBusy : kUsual;
 }
 
 }  // namespace flashwright::sm90

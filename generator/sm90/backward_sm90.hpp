@@ -18,7 +18,7 @@ struct KernelLayout {
   int first_stages = 0, second_stages = 0;
   int rows_offset = 0, rows_stride = 0;  // numbers of query rows, of a stage
   int told_offset = 0, flag_offset = 0;  // what the producer tells of the stages; of the whole
-  // What consumers share, in one or two slots: gradients of scores, or weights; what a consumer adds to
+  // What consumers share, in one or two slots: gradients of scores, or weights. And what a consumer adds to
   // sums.
   int slots = 0, shared_offset = 0, shared_stride = 0, sums_offset = 0, sums_stride = 0;
   int barriers_offset = 0;
@@ -35,6 +35,9 @@ bool apart(const Problem& problem);
 bool shares(const Problem& problem, const Schedule& schedule);
 // Keys of a block of the first kernel.
 int keys_per_block(const Problem& problem, const Schedule& schedule);
+
+// Queries of a step whose scores are computed at once: all, or half of a long step.
+int part_queries(const Problem& problem, const Schedule& schedule);
 
 // Registers that a consumer of either kernel needs, about.
 int keys_registers(const Problem& problem, const Schedule& schedule);

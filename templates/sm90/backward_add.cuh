@@ -13,14 +13,15 @@ __device__ __forceinline__ float* tile_sums(const Params& params, int batch, int
 // consumer uses.
 __device__ __forceinline__ void add_queries(const float (&dq)[kQueryStep / 64][kHeadDim / 2],
                                             u32 place, float* target, int group) {
+  constexpr int kPairs = kHeadDim / 4;  // of a tile
   const int thread = thread_index() % 128;
-  if (thread == 0) wait_stores_read<0>();  // of the last tile
+  if (thread == 0) wait_stores_read<0>();  // of the last tiles
   synchronize_named(2 + group, 128);
 #pragma unroll
-  for (int i = 0; i < kQueryStep / 64 * (kHeadDim / 4); ++i) {
-    const float(&tile)[kHeadDim / 2] = dq[i / (kHeadDim / 4)];
-    const int pair = i % (kHeadDim / 4);
-    store_shared_float2(place + (i * 128 + thread) * 8, tile[2 * pair], tile[2 * pair + 1]);
+  for (int i = 0; i < kQueryStep / 64 * kPairs; ++i) {
+    const int pair = i % kPairs;
+    store_shared_float2(place + (i * 128 + thread) * 8, dq[i / kPairs][2 * pair],
+                        dq[i / kPairs][2 * pair + 1]);
   }
   fence_async_shared();
   synchronize_named(2 + group, 128);

@@ -7,12 +7,13 @@
 
 #if FW_BLOCKS
 // Clears the weights of keys that a query does not see. `key` is the lane's first.
-__device__ __forceinline__ void hide_weights(float (&weights)[kQueryStep / 2], const Params& params,
-                                             const KeyTile& work, const Step& step, int key) {
+__device__ __forceinline__ void hide_weights(float (&weights)[kPartQueries / 2],
+                                             const Params& params, const KeyTile& work,
+                                             const Step& step, int key) {
   const int first = step.first + lane_index() % 4 * 2;
   const int words = (params.block_kv + 31) / 32;
 #pragma unroll
-  for (int n = 0; n < kQueryStep / 8; ++n) {
+  for (int n = 0; n < kPartQueries / 8; ++n) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int query = first + n * 8 + i;
@@ -35,8 +36,9 @@ __device__ __forceinline__ void hide_weights(float (&weights)[kQueryStep / 2], c
 }
 #else
 // Clears the weights of keys that a query does not see. `key` is the lane's first.
-__device__ __forceinline__ void hide_weights(float (&weights)[kQueryStep / 2], const Params& params,
-                                             const KeyTile& work, const Step& step, int key) {
+__device__ __forceinline__ void hide_weights(float (&weights)[kPartQueries / 2],
+                                             const Params& params, const KeyTile& work,
+                                             const Step& step, int key) {
   const int first = step.first + lane_index() % 4 * 2;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -45,7 +47,7 @@ __device__ __forceinline__ void hide_weights(float (&weights)[kQueryStep / 2], c
     const int begin = queries.begin - first;
     const int end = own < work.key_end ? queries.end - first : begin;
 #pragma unroll
-    for (int n = 0; n < kQueryStep / 8; ++n) {
+    for (int n = 0; n < kPartQueries / 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 2; ++i)
         if (n * 8 + i < begin || n * 8 + i >= end) weights[4 * n + 2 * half + i] = 0.0f;
@@ -119,10 +121,12 @@ struct KeysConsumer {
   }
 #endif
 
-  // Four numbers of rows: of the queries of the lane in two tiles of accumulators from 2 * pair on.
-  __device__ __forceinline__ Bytes16 row_words(int list, int pair) const {
-    return load_shared_16(rows + at.stage * kRowsStride +
-                          (list * kQueryStep + pair * 16 + lane_index() % 4 * 4) * 4);
+  // Where the numbers of the rows of the step at hand lie.
+  __device__ __forceinline__ u32 numbers() const { return rows + at.stage * kRowsStride; }
+
+  // Four of them: of the queries of the lane in two tiles of accumulators from 2 * pair on.
+  __device__ __forceinline__ Bytes16 row_words(u32 numbers, int list, int pair) const {
+    return load_shared_16(numbers + (list * kQueryStep + pair * 16 + lane_index() % 4 * 4) * 4);
   }
 
 #if FW_DROPOUT
@@ -139,20 +143,20 @@ struct KeysConsumer {
 #if FW_SOFTCAP
   // Then they get the derivative of the cap as a factor.
 #endif
-  __device__ __forceinline__ void soften(float (&scores)[kQueryStep / 2],
-                                         u32 (&packed)[kQueryStep / 16][4], const Params& params,
-                                         const Step& step) const {
+  __device__ __forceinline__ void soften(float (&scores)[kPartQueries / 2],
+                                         u32 (&packed)[kPartQueries / 16][4], const Params& params,
+                                         const Step& step, u32 numbers) const {
 #if FW_ALIBI
     const float slope = find_slope(params, {work.batch, step.head, 0, 0}, scale_log2);
     const float distance =
         static_cast<float>(key - step.first - lane_index() % 4 * 2 - params.q_position);
 #endif
 #if FW_SOFTCAP
-    float derivatives[kQueryStep / 2];
+    float derivatives[kPartQueries / 2];
 #endif
 #if FW_SOFTCAP || FW_ALIBI
 #pragma unroll
-    for (int i = 0; i < kQueryStep / 2; ++i) {
+    for (int i = 0; i < kPartQueries / 2; ++i) {
 #if FW_SOFTCAP
       derivatives[i] = derivative(params, scores[i]);
 #endif
@@ -165,8 +169,8 @@ struct KeysConsumer {
     }
 #endif
 #pragma unroll
-    for (int pair = 0; pair < kQueryStep / 16; ++pair) {
-      const Bytes16 lse = row_words(0, pair);
+    for (int pair = 0; pair < kPartQueries / 16; ++pair) {
+      const Bytes16 lse = row_words(numbers, 0, pair);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         float& score = scores[8 * pair + i];
@@ -175,20 +179,21 @@ struct KeysConsumer {
       }
     }
     if (step.test != 0) hide_weights(scores, params, work, step, key);
-    round(packed, scores);
+    round(packed, scores, numbers);
 #if FW_SOFTCAP
 #pragma unroll
-    for (int i = 0; i < kQueryStep / 2; ++i) scores[i] *= derivatives[i];
+    for (int i = 0; i < kPartQueries / 2; ++i) scores[i] *= derivatives[i];
 #endif
   }
 
   // Rounds weights for the products with gradients of outputs.
-  __device__ __forceinline__ void round(u32 (&packed)[kQueryStep / 16][4],
-                                        const float (&weights)[kQueryStep / 2]) const {
+  __device__ __forceinline__ void round(u32 (&packed)[kPartQueries / 16][4],
+                                        const float (&weights)[kPartQueries / 2],
+                                        u32 numbers) const {
 #if FW_DROPOUT
 #pragma unroll
-    for (int pair = 0; pair < kQueryStep / 16; ++pair) {
-      const Bytes16 words = row_words(keep_list(), pair);
+    for (int pair = 0; pair < kPartQueries / 16; ++pair) {
+      const Bytes16 words = row_words(numbers, keep_list(), pair);
       float left[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i)
@@ -197,20 +202,21 @@ struct KeysConsumer {
       for (int j = 0; j < 4; ++j) packed[pair][j] = pack_pair(left[2 * j], left[2 * j + 1]);
     }
 #else
-    pack<kQueryStep>(packed, weights);
+    pack<kPartQueries>(packed, weights);
 #endif
   }
 
   // Turns weights and their gradients into gradients of the scores, rounded for the products with
   // queries.
-  __device__ __forceinline__ void differentiate(const float (&weights)[kQueryStep / 2],
-                                                const float (&gradients)[kQueryStep / 2],
-                                                u32 (&scores)[kQueryStep / 16][4]) const {
+  __device__ __forceinline__ void differentiate(const float (&weights)[kPartQueries / 2],
+                                                const float (&gradients)[kPartQueries / 2],
+                                                u32 (&scores)[kPartQueries / 16][4],
+                                                u32 numbers) const {
 #pragma unroll
-    for (int pair = 0; pair < kQueryStep / 16; ++pair) {
-      const Bytes16 sums = row_words(1, pair);
+    for (int pair = 0; pair < kPartQueries / 16; ++pair) {
+      const Bytes16 sums = row_words(numbers, 1, pair);
 #if FW_DROPOUT
-      const Bytes16 words = row_words(keep_list(), pair);
+      const Bytes16 words = row_words(numbers, keep_list(), pair);
 #endif
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -231,15 +237,19 @@ struct KeysConsumer {
 
 #if FW_ADD_QUERIES
   // Lays gradients of scores down where all consumers find them, keys as rows.
-  __device__ __forceinline__ void share(const u32 (&packed)[kQueryStep / 16][4]) const {
+  __device__ __forceinline__ void lay_scores(const u32 (&packed)[kPartQueries / 16][4],
+                                             int first) const {
     const u32 tile = shared + slot.stage * kSharedStride;
     const int row = group * 64 + warp_index() % 4 * 16 + lane_index() % 16;
-    wait_barrier(barriers.shared_empty + slot.stage * 8, slot.parity ^ 1);
+    if (first == 0) wait_barrier(barriers.shared_empty + slot.stage * 8, slot.parity ^ 1);
+    const u32 place = element_address<kKeysPerBlock, 128>(tile, row, first + lane_index() / 16 * 8);
 #pragma unroll
-    for (int pair = 0; pair < kQueryStep / 16; ++pair)
-      store_matrices(
-          element_address<kKeysPerBlock, 128>(tile, row, pair * 16 + lane_index() / 16 * 8),
-          packed[pair]);
+    for (int pair = 0; pair < kPartQueries / 16; ++pair)
+      store_matrices(place ^ pair * 32, packed[pair]);  // columns further on, in the same row
+  }
+
+  // Those of the whole step lie there.
+  __device__ __forceinline__ void share() const {
     fence_async_shared();
     synchronize_warp();
     if (lane_index() == 0) arrive(barriers.shared_full + slot.stage * 8);
@@ -247,8 +257,10 @@ struct KeysConsumer {
 
   // The same where no query of the step sees one of the keys.
   __device__ __forceinline__ void share_nothing() const {
-    const u32 packed[kQueryStep / 16][4] = {};
-    share(packed);
+    const u32 packed[kPartQueries / 16][4] = {};
+#pragma unroll
+    for (int first = 0; first < kQueryStep; first += kPartQueries) lay_scores(packed, first);
+    share();
   }
 #endif
 
@@ -262,16 +274,78 @@ struct KeysConsumer {
   }
 #endif
 
-#if !FW_SPLIT_KEYS
+#if FW_TWO_PARTS
+  // The scores of half a step.
+  struct Part {
+    float scores[kPartQueries / 2], gradients[kPartQueries / 2];
+    u32 packed[kPartQueries / 16][4];
+  };
+
+  // Adds what a step contributes to gradients of values, and starts the product that adds it to
+  // those of keys; `packed_gradients` are its last operands until it has ended. While the scores of
+  // one half of the queries become weights, products of the other run.
+  __device__ __forceinline__ void start_step(float (&dk)[kHeadDim / 2], float (&dv)[kHeadDimV / 2],
+                                             u32 (&packed_gradients)[kPartQueries / 16][4],
+                                             const Params& params, const Step& step) const {
+    const u32 first_queries = queries + at.stage * kStepQueriesStride;
+    const u32 first_outputs = outputs + at.stage * kStepOutputsStride;
+    const u32 next_queries = first_queries + kPartQueries * kSwizzle;
+    const u32 next_outputs = first_outputs + kPartQueries * kSwizzleV;
+    const u32 next_numbers = numbers() + kPartQueries * 4;
+    Step next_step = step;
+    next_step.first += kPartQueries;
+    Part first, next;
+    u32 first_gradients[kPartQueries / 16][4];
+    fence_products();
+    start_product<kPartQueries, kPaddedDim, kSwizzle, kQueryStep>(first.scores, keys,
+                                                                  first_queries);
+    start_product<kPartQueries, kPaddedDim, kSwizzle, kQueryStep>(next.scores, keys, next_queries);
+    wait_barrier(barriers.second_full + at.stage * 8, at.parity);
+    fence_products();
+    start_product<kPartQueries, kPaddedDimV, kSwizzleV, kQueryStep>(first.gradients, values,
+                                                                    first_outputs);
+    wait_products<2>();
+    hold(first.scores);
+    soften(first.scores, first.packed, params, step, numbers());
+    fence_products();
+    start_gradient<kPartQueries, kSwizzleV, kQueryStep>(dv, first.packed, first_outputs);
+    wait_products<1>();
+    hold(next.scores);
+    hold(first.gradients);
+    differentiate(first.scores, first.gradients, first_gradients, numbers());
+    fence_products();
+    start_product<kPartQueries, kPaddedDimV, kSwizzleV, kQueryStep>(next.gradients, values,
+                                                                    next_outputs);
+    start_gradient<kPartQueries, kSwizzle, kQueryStep>(dk, first_gradients, first_queries);
+    soften(next.scores, next.packed, params, next_step, next_numbers);
+    fence_products();
+    start_gradient<kPartQueries, kSwizzleV, kQueryStep>(dv, next.packed, next_outputs);
+    wait_products<2>();
+    hold(next.gradients);
+    differentiate(next.scores, next.gradients, packed_gradients, next_numbers);
+#if FW_ADD_QUERIES
+    if (params.dq != nullptr) {
+      lay_scores(first_gradients, 0);
+      lay_scores(packed_gradients, kPartQueries);
+      share();
+    }
+#endif
+    fence_products();
+    start_gradient<kPartQueries, kSwizzle, kQueryStep>(dk, packed_gradients, next_queries);
+    wait_products<1>();
+    hold(dv);
+    release(barriers.second_empty + at.stage * 8);
+  }
+#elif !FW_SPLIT_KEYS
   // Adds what a step contributes to gradients of values, and starts the product that adds it to
   // those of keys; `packed_gradients` are its operands until it has ended.
   __device__ __forceinline__ void start_step(float (&dk)[kHeadDim / 2], float (&dv)[kHeadDimV / 2],
-                                             u32 (&packed_gradients)[kQueryStep / 16][4],
+                                             u32 (&packed_gradients)[kPartQueries / 16][4],
                                              const Params& params, const Step& step) const {
     const u32 step_queries = queries + at.stage * kStepQueriesStride;
     const u32 step_outputs = outputs + at.stage * kStepOutputsStride;
     float scores[kQueryStep / 2], gradients[kQueryStep / 2];
-    u32 packed[kQueryStep / 16][4];
+    u32 packed[kPartQueries / 16][4];
     fence_products();
     start_product<kQueryStep, kPaddedDim, kSwizzle>(scores, keys, step_queries);
     wait_barrier(barriers.second_full + at.stage * 8, at.parity);
@@ -279,14 +353,17 @@ struct KeysConsumer {
     start_product<kQueryStep, kPaddedDimV, kSwizzleV>(gradients, values, step_outputs);
     wait_products<1>();
     hold(scores);
-    soften(scores, packed, params, step);
+    soften(scores, packed, params, step, numbers());
     fence_products();
     start_gradient<kQueryStep, kSwizzleV>(dv, packed, step_outputs);
     wait_products<1>();
     hold(gradients);
-    differentiate(scores, gradients, packed_gradients);
+    differentiate(scores, gradients, packed_gradients, numbers());
 #if FW_ADD_QUERIES
-    if (params.dq != nullptr) share(packed_gradients);
+    if (params.dq != nullptr) {
+      lay_scores(packed_gradients, 0);
+      share();
+    }
 #endif
     fence_products();
     start_gradient<kQueryStep, kSwizzle>(dk, packed_gradients, step_queries);
@@ -295,6 +372,9 @@ struct KeysConsumer {
     release(barriers.second_empty + at.stage * 8);
   }
 
+#endif
+
+#if !FW_SPLIT_KEYS
   // Until gradients of keys are complete up to this step.
   __device__ __forceinline__ void finish_step(float (&dk)[kHeadDim / 2]) const {
     wait_products<0>();
@@ -363,7 +443,7 @@ __device__ __forceinline__ void consume_queries(const Params& params, u32 memory
     wait_barrier(barriers.first_full + at.stage * 8, at.parity);
     const Step step = told_step(consumer.steps + at.stage * 32);
     if (step.head == kNoHead) break;
-    u32 packed_gradients[kQueryStep / 16][4];
+    u32 packed_gradients[kPartQueries / 16][4];
 #if FW_MASK
     if (consumer.is_seen(step)) {
       consumer.start_step(dk, dv, packed_gradients, params, step);

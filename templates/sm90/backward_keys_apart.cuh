@@ -63,7 +63,7 @@ __device__ __forceinline__ void finish_scores(KeysConsumer& consumer,
                                               u32 (&packed)[kQueryStep / 16][4],
                                               const Params& params, const Step& step) {
   hold(scores);
-  consumer.soften(scores, packed, params, step);
+  consumer.soften(scores, packed, params, step, consumer.numbers());
   release_first(consumer.barriers, consumer.at.stage);
   if (params.dk != nullptr) hand_over(consumer, scores);
 }
@@ -111,6 +111,7 @@ __device__ __forceinline__ void consume_queries_for_values(const Params& params,
     }
     wait_products<0>();
     hold(dv);
+    hold_operands(packed);
     release(barriers.second_empty + at.stage * 8);
 #pragma unroll
     for (int i = 0; i < kQueryStep / 4; ++i) packed[i / 4][i % 4] = next_packed[i / 4][i % 4];
@@ -138,7 +139,7 @@ __device__ __forceinline__ void finish_weights(KeysConsumer& consumer,
   release(consumer.barriers.second_empty + consumer.at.stage * 8);
   float weights[kQueryStep / 2];
   take_over(consumer, weights);
-  consumer.differentiate(weights, gradients, packed);
+  consumer.differentiate(weights, gradients, packed, consumer.numbers());
 }
 
 // Starts what the gradients of the scores of a step add to those of keys.
@@ -191,6 +192,7 @@ __device__ __forceinline__ void consume_queries_for_keys(const Params& params, u
     }
     wait_products<0>();
     hold(dk);
+    hold_operands(packed);
     release_first(barriers, at.stage);
 #pragma unroll
     for (int i = 0; i < kQueryStep / 4; ++i) packed[i / 4][i % 4] = next_packed[i / 4][i % 4];

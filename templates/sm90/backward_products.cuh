@@ -1,8 +1,9 @@
 //~ The products of the gradients, of a warpgroup with 64 rows of its own. They run until
 //~ wait_products().
 
-// Starts sums = a b^T: 64 rows of a and kRows of b, each of kColumns elements.
-template <int kRows, int kColumns, int kSwizzle>
+// Starts sums = a b^T: 64 rows of a and kRows of b, each of kColumns elements. `b` lies among
+// kTileRows rows.
+template <int kRows, int kColumns, int kSwizzle, int kTileRows = kRows>
 __device__ __forceinline__ void start_product(float (&sums)[kRows / 2], u32 a, u32 b) {
   const u64 a_tile = tile_descriptor<kSwizzle>(uniform_address(a), 8 * kSwizzle, 0);
   const u64 b_tile = tile_descriptor<kSwizzle>(uniform_address(b), 8 * kSwizzle, 0);
@@ -11,7 +12,7 @@ __device__ __forceinline__ void start_product(float (&sums)[kRows / 2], u32 a, u
     constexpr int kSteps = kSwizzle / 32;  // of a slab
     const int slab = step / kSteps, offset = step % kSteps * 32;
     const u64 a_step = advance_descriptor(a_tile, slab * 64 * kSwizzle + offset);
-    const u64 b_step = advance_descriptor(b_tile, slab * kRows * kSwizzle + offset);
+    const u64 b_step = advance_descriptor(b_tile, slab * kTileRows * kSwizzle + offset);
     if (step == 0) {
       multiply_first_scores(sums, a_step, b_step);
     } else {
@@ -21,11 +22,13 @@ __device__ __forceinline__ void start_product(float (&sums)[kRows / 2], u32 a, u
   commit_products();
 }
 
-// Starts sums += weights b: 64 rows of weights, in registers, by the kRows rows of b.
-template <int kRows, int kSwizzle, int kSums>
+// Starts sums += weights b: 64 rows of weights, in registers, by the kRows rows of b, which lie among
+// kTileRows.
+template <int kRows, int kSwizzle, int kTileRows = kRows, int kSums>
 __device__ __forceinline__ void start_gradient(float (&sums)[kSums],
                                                const u32 (&weights)[kRows / 16][4], u32 b) {
-  const u64 tile = tile_descriptor<kSwizzle>(uniform_address(b), 8 * kSwizzle, kRows * kSwizzle);
+  const u64 tile =
+      tile_descriptor<kSwizzle>(uniform_address(b), 8 * kSwizzle, kTileRows * kSwizzle);
 #pragma unroll
   for (int step = 0; step < kRows / 16; ++step)
     multiply_weights(sums, weights[step], advance_descriptor(tile, step * 16 * kSwizzle));

@@ -19,6 +19,27 @@ Case memory_case(const std::string& name, const std::string& covers, const std::
   return c;
 }
 
+// Sixteen bytes are written by one thread and read by its neighbour in single words.
+Case shared_sixteen() {
+  Case c = memory_case("shared_sixteen", "store_shared_16", R"(
+const u32 shared = shared_memory();
+const int me = thread_index(), other = me ^ 1;
+u32 words[4];
+for (int i = 0; i < 4; ++i) words[i] = input_word(params, 4 * me + i);
+store_shared_16(shared + 16 * me, words);
+synchronize_block();
+for (int i = 0; i < 4; ++i)
+  output_word(params, 4 * me + i, float_bits(load_shared_float(shared + 16 * other + 4 * i)));
+)");
+  const Words in = random_words(21, 4 * 64);
+  Words out(in.size());
+  for (std::size_t i = 0; i < in.size(); ++i) out[i] = in[i ^ 4];
+  c.smem_bytes = 16 * 64;
+  c.input = bytes_of(in);
+  c.expected = bytes_of(out);
+  return c;
+}
+
 // Each width is written by one thread and read by its neighbour in another width.
 Case shared_widths() {
   Case c = memory_case(
@@ -124,8 +145,8 @@ dump_shared(params, shared, 0, 64 * 16);
 }  // namespace
 
 std::vector<Case> memory_cases() {
-  std::vector<Case> cases = {shared_widths(), global_widths(), asynchronous_copies(),
-                             empty_groups()};
+  std::vector<Case> cases = {shared_widths(), shared_sixteen(), global_widths(),
+                             asynchronous_copies(), empty_groups()};
   for (Case& c : cases) c.output = untouched(c.expected.size());
   return cases;
 }

@@ -97,6 +97,7 @@ Case product_case(const std::string& name, const Form& form, const Matrix& a, co
   c.covers =
       "fence_products commit_products wait_products hold tile_descriptor swizzled_memory "
       "fence_async_shared";
+  if (form.shape.a_in_registers) c.covers += " hold_operands";
   c.needs = Needs::sm_90a;
   c.dtype = form.dtype;
   c.threads = 128;
@@ -122,9 +123,9 @@ Case product_case(const std::string& name, const Form& form, const Matrix& a, co
   c.body += fmt::format(R"(commit_products();
 wait_products<0>();
 hold(d);
-for (int i = 0; i < {0}; ++i) output_float(params, {0} * thread_index() + i, d[i]);
+{1}for (int i = 0; i < {0}; ++i) output_float(params, {0} * thread_index() + i, d[i]);
 )",
-                        shape.n / 2);
+                        shape.n / 2, shape.a_in_registers ? "hold_operands(words);\n" : "");
   return c;
 }
 
