@@ -267,7 +267,16 @@ Schedule FamilySm90::default_schedule(const Problem& problem, const DeviceInfo& 
 
 std::optional<double> FamilySm90::traffic_bytes(const Problem& problem, const Schedule& schedule,
                                                 const Shape& shape) const {
-  return forward_block_bytes(problem, shape, schedule.tile_q, schedule.tile_kv);
+  if (problem.direction == Direction::forward)
+    return forward_block_bytes(problem, shape, schedule.tile_q, schedule.tile_kv);
+  BackwardBlocks blocks;
+  blocks.queries = blocks.keys = schedule.tile_q;
+  blocks.key_step = schedule.tile_kv;
+  blocks.query_step = schedule.query_step;
+  blocks.query_walks = sm90::apart(problem) ? 2 : 1;
+  blocks.adds_queries = schedule.add_queries != 0;
+  blocks.row_bytes = 8;  // LSE and delta
+  return backward_block_bytes(problem, shape, blocks);
 }
 
 }  // namespace flashwright
