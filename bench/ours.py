@@ -68,11 +68,17 @@ def check_gradients(torch, shape, inputs, d_o, found):
         return torch.autograd.grad(out, (q, k, v), d_o[:1, :1].to(dtype))
 
     for name, exact, plain, got in zip(("dq", "dk", "dv"), gradients(torch.float64), gradients(inputs[0].dtype), found):
-        largest = exact.abs().max().item()
-        allowed = 2 * (plain.double() - exact).abs().max().item() + 1e-5 * (1 + largest)
-        error = (got[:1, :1].double() - exact).abs().max().item()
-        if not error <= allowed:
-            raise RuntimeError(f"wrong {name} for {shape}: error {error:.3g}, allowed {allowed:.3g}")
+        check_close(f"{name} of {shape}", exact, plain, got[:1, :1])
+
+
+def check_close(name, exact, plain, got):
+    """Compares with float64, given the same in the precision of the result. Returns the error."""
+    largest = exact.abs().max().item()
+    allowed = 2 * (plain.double() - exact).abs().max().item() + 1e-5 * (1 + largest)
+    error = (got.double() - exact).abs().max().item()
+    if not error <= allowed:
+        raise RuntimeError(f"wrong {name}: error {error:.3g}, allowed {allowed:.3g}")
+    return error
 
 
 def check_rows(torch, shape, q, k, v, out, rows=64):
