@@ -16,6 +16,7 @@
 #include "core/device_profiles.hpp"
 #include "core/env.hpp"
 #include "core/error.hpp"
+#include "core/traffic.hpp"
 #include "core/version.hpp"
 #include "generator/emit.hpp"
 #include "runtime/cuda/driver.hpp"
@@ -301,6 +302,9 @@ std::string explain(Engine& engine, std::string_view config, const Shape* shape)
   const Slot slot = make_slot(request.problem, request.device, wanted);
   out["slot"] = to_string(slot);
   out["estimate"] = estimate_json(candidate.estimate);
+  out["tensor_bytes"] = tensor_bytes(request.problem, wanted);
+  if (const auto bytes = request.family->traffic_bytes(request.problem, selection.schedule, wanted))
+    out["traffic_bytes"] = *bytes;
   Backend& backend = backend_for(request.problem.target.backend);
   Built built = emit_candidate(*request.family, request.problem, selection.schedule, backend);
   out["key"] = to_hex(built.key);

@@ -60,11 +60,10 @@ def bind_gradients(torch, lib, shape, inputs, kernel, forward):
     return launch, d_o
 
 
-def rounding(shape, largest):
+def rounding(dtype, largest):
     """What any result may be off: a unit in the last place of its largest number, or 1e-5 of it in fp32."""
-    if shape.dtype == "float32":
-        return 1e-5 * (1 + largest)
-    return 2.0 ** (math.floor(math.log2(largest + 0.3)) - {"bfloat16": 7, "float16": 10}[shape.dtype])
+    mantissa = {"torch.bfloat16": 7, "torch.float16": 10}.get(str(dtype))
+    return 1e-5 * (1 + largest) if mantissa is None else 2.0 ** (math.floor(math.log2(largest + 0.3)) - mantissa)
 
 
 def check_gradients(torch, shape, inputs, d_o, found):
@@ -75,11 +74,17 @@ def check_gradients(torch, shape, inputs, d_o, found):
         return torch.autograd.grad(out, (q, k, v), d_o[:1, :1].to(dtype))
 
     for name, exact, plain, got in zip(("dq", "dk", "dv"), gradients(torch.float64), gradients(inputs[0].dtype), found):
-        largest = exact.abs().max().item()
-        allowed = 3 * (plain.double() - exact).abs().max().item() + rounding(shape, largest)
-        error = (got[:1, :1].double() - exact).abs().max().item()
-        if not error <= allowed:
-            raise RuntimeError(f"wrong {name} for {shape}: error {error:.3g}, allowed {allowed:.3g}")
+        check_close(f"{name} of {shape}", exact, plain, got[:1, :1], 3)
+
+
+def check_close(name, exact, plain, got, factor):
+    """Compares with float64, given the same in the precision of the result, whose error counts `factor` times.
+    Returns the error."""
+    allowed = factor * (plain.double() - exact).abs().max().item() + rounding(got.dtype, exact.abs().max().item())
+    error = (got.double() - exact).abs().max().item()
+    if not error <= allowed:
+        raise RuntimeError(f"wrong {name}: error {error:.3g}, allowed {allowed:.3g}")
+    return error
 
 
 def check_rows(torch, shape, q, k, v, out, rows=64):
@@ -101,7 +106,7 @@ def check_rows(torch, shape, q, k, v, out, rows=64):
 
         exact, got = attend(torch.float64), out[batch, index].double()
         largest = exact.abs().max().item()
-        allowed = rounding(shape, largest)
+        allowed = rounding(out.dtype, largest)
         if shape.dtype != "float32":
             allowed += 2 * (attend(q.dtype) - exact).abs().max().item()
         error = (got - exact).abs().max().item()

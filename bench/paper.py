@@ -3,6 +3,8 @@
 
     flashwright bench paper --json > NAME.json
     python3 bench/paper.py NAME.json NAME.svg
+
+bench/peers/unfused.py completes NAME.json first, if PyTorch is there: the unfused backward pass is PyTorch's.
 """
 
 import argparse
@@ -20,10 +22,12 @@ def series(rows, key, unit, label, **style):
     lines = []
     for number, kernel in enumerate(KERNELS):
         for direction in dict.fromkeys(row["direction"] for row in rows):
-            found = [row for row in rows
-                     if row["kernel"] == kernel and row["direction"] == direction and row.get(key)]
+            same = [row for row in rows if row["kernel"] == kernel and row["direction"] == direction]
+            found = [row for row in same if row.get(key)]
+            by = " (PyTorch)" if any("by" in row for row in same) else ""  # bench/peers/unfused.py
             if found:
-                lines.append({"label": f"{kernel} {direction}{label}", "colour": number + 2 * (direction == "backward"),
+                lines.append({"label": f"{kernel} {direction}{by}{label}",
+                              "colour": number + 2 * (direction == "backward"),
                               "x": [row["seq"] for row in found],
                               "y": [row[key] / row["batch"] / unit for row in found], **style})
     return lines

@@ -74,7 +74,9 @@ def page(panels):
     legend = []
     for _, entries in panels:
         legend += [entry for entry in entries if entry not in legend]
-    width, per_row = WIDTH * len(panels), 2 * len(panels)
+    width = WIDTH * len(panels)
+    widest = 44 + 5.6 * max(len(label) for _, _, label in legend)  # a stroke and about so much for each letter
+    per_row = max(1, min(2 * len(panels), int((width - LEFT) / widest)))
     height = HEIGHT + 18 * math.ceil(len(legend) / per_row) + 8
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
            f'viewBox="0 0 {width} {height}" font-family="sans-serif" fill="#222">',

@@ -120,6 +120,10 @@ Exit run_explain(Context& context, const Options& options) {
   print_field("takes", fmt::format("{}, {} registers; by the model {}", takes,
                                    estimate.value("registers", 0),
                                    time_text(estimate.value("time_us", 0.0))));
+  if (report.contains("traffic_bytes"))
+    print_field("moves", fmt::format("{} to and from its tiles; its tensors once are {}",
+                                     bytes_text(report.value("traffic_bytes", 0.0)),
+                                     bytes_text(report.value("tensor_bytes", 0.0))));
   print_alternatives(report);
   return Exit::ok;
 }

@@ -89,4 +89,39 @@ std::optional<double> forward_block_bytes(const Problem& problem, const Shape& s
   return heads * rows * row_bytes + lse_bytes(shape);
 }
 
+double queries_met(const Problem& problem, const Shape& shape, int tile_kv, int tile_q) {
+  if (problem.mask == Mask::Kind::none)
+    return static_cast<double>((shape.seq_kv + tile_kv - 1) / tile_kv * shape.seq_q);
+  std::int64_t met = 0;
+  for (std::int64_t key = 0; key < shape.seq_kv; key += tile_kv) {
+    const std::int64_t first = std::max<std::int64_t>(0, key + shape.seq_q - shape.seq_kv);
+    met += shape.seq_q - first / tile_q * tile_q;
+  }
+  return static_cast<double>(met);
+}
+
+std::optional<double> backward_block_bytes(const Problem& problem, const Shape& shape,
+                                           const BackwardBlocks& blocks) {
+  if (problem.direction != Direction::backward || !counts_traffic(problem.mask))
+    return std::nullopt;
+  const double element = info(problem.dtype).bytes;
+  const double dim = problem.head_dim * element, dim_v = problem.head_dim_v * element;
+  const double sum = blocks.adds_queries ? 4.0 * problem.head_dim : 0;  // of one query
+  const double queries = static_cast<double>(shape.seq_q), keys = static_cast<double>(shape.seq_kv);
+  // Of a query head. First o, d_o and the LSE of each query in, numbers and cleared sums out.
+  double query_head = queries * (2 * dim_v + kLseBytes + blocks.row_bytes + sum);
+  // dq: sums in, or q, d_o and those numbers, and the keys and values that they meet.
+  query_head += queries * (sum + dim);
+  if (!blocks.adds_queries)
+    query_head +=
+        queries * (dim + dim_v + blocks.row_bytes) +
+        keys_met(problem, shape, shape.seq_q, blocks.queries, blocks.key_step) * (dim + dim_v);
+  // q, d_o and the numbers of each query that keys meet. What is added to its sums goes out alone: the memory adds.
+  query_head += queries_met(problem, shape, blocks.keys, blocks.query_step) *
+                (blocks.query_walks * (dim + dim_v + blocks.row_bytes) + sum);
+  const double key_head = keys * (blocks.query_walks + 1) * (dim + dim_v);  // k, v; dk, dv
+  return static_cast<double>(shape.batch) * (static_cast<double>(shape.heads_q) * query_head +
+                                             static_cast<double>(shape.heads_kv) * key_head);
+}
+
 }  // namespace flashwright

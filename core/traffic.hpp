@@ -33,4 +33,22 @@ double keys_met(const Problem& problem, const Shape& shape, std::int64_t rows, i
 std::optional<double> forward_block_bytes(const Problem& problem, const Shape& shape, int tile_q,
                                           int tile_kv);
 
+// Queries of one head that its tiles of keys meet, added up; they begin with a whole tile of queries.
+double queries_met(const Problem& problem, const Shape& shape, int tile_kv, int tile_q);
+
+// How the backward kernels of a GPU divide their work. A first one leaves numbers of each query in the workspace.
+struct BackwardBlocks {
+  int queries = 0,
+      key_step = 0;  // of a block that sums dQ: its queries, and the keys that it meets at a time
+  int keys = 0, query_step = 0;  // of a block that sums dK and dV, the other way round
+  int query_walks = 1;           // 2 where dK and dV have kernels of their own
+  bool adds_queries =
+      false;          // blocks with keys add up dQ in fp32 in the workspace; none owns queries
+  int row_bytes = 0;  // of a query in the workspace
+};
+
+// Bytes of a backward pass on a GPU with all gradients wanted. Nothing where it is not counted.
+std::optional<double> backward_block_bytes(const Problem& problem, const Shape& shape,
+                                           const BackwardBlocks& blocks);
+
 }  // namespace flashwright

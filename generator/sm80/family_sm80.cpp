@@ -302,7 +302,16 @@ Schedule FamilySm80::default_schedule(const Problem& problem, const DeviceInfo& 
 
 std::optional<double> FamilySm80::traffic_bytes(const Problem& problem, const Schedule& schedule,
                                                 const Shape& shape) const {
-  return forward_block_bytes(problem, shape, schedule.tile_q, schedule.tile_kv);
+  if (problem.direction == Direction::forward)
+    return forward_block_bytes(problem, shape, schedule.tile_q, schedule.tile_kv);
+  BackwardBlocks blocks;
+  blocks.queries = schedule.tile_q;
+  blocks.key_step = schedule.tile_kv;
+  blocks.keys = schedule.keys_per_block;
+  blocks.query_step = schedule.query_step;
+  blocks.query_walks = schedule.split_keys != 0 ? 2 : 1;
+  blocks.row_bytes = sm80::kStatisticsBytes;
+  return backward_block_bytes(problem, shape, blocks);
 }
 
 }  // namespace flashwright

@@ -267,7 +267,16 @@ Schedule FamilySm90::default_schedule(const Problem& problem, const DeviceInfo& 
 
 std::optional<double> FamilySm90::traffic_bytes(const Problem& problem, const Schedule& schedule,
                                                 const Shape& shape) const {
-  return forward_block_bytes(problem, shape, schedule.tile_q, schedule.tile_kv);
+  if (problem.direction == Direction::forward)
+    return forward_block_bytes(problem, shape, schedule.tile_q, schedule.tile_kv);
+  BackwardBlocks blocks;
+  blocks.queries = schedule.tile_q;
+  blocks.keys = sm90::keys_per_block(problem, schedule);
+  blocks.key_step = schedule.tile_kv;
+  blocks.query_step = schedule.query_step;
+  blocks.adds_queries = schedule.add_queries != 0;
+  blocks.row_bytes = 8;  // LSE and delta
+  return backward_block_bytes(problem, shape, blocks);
 }
 
 }  // namespace flashwright

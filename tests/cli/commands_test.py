@@ -268,6 +268,18 @@ class Explain(CliTest):
         self.assertGreater(len(report["alternatives"]), 3)
         self.assertFalse(report["device"]["present"])
 
+    def test_what_a_kernel_moves(self):
+        shape = ["--batch", "1", "--heads", "1", "--seq", "1024"]
+        for direction, tensors in [("forward", 4), ("backward", 8)]:
+            for target in ["sm_80", "sm_90a"]:
+                flags = ["--head-dim", "64", "--target", target, "--direction", direction, *shape]
+                report = self.ok("explain", *flags, "--json").json()
+                self.assertEqual(report["tensor_bytes"], 1024 * (tensors * 2 * 64 + 4))
+                self.assertGreater(report["traffic_bytes"], report["tensor_bytes"])
+                self.assertIn("to and from its tiles; its tensors once are", self.ok("explain", *flags).out)
+        windows = self.ok("explain", "--head-dim", "64", "--target", "sm_80", "--mask", "window:9,9", "--json").json()
+        self.assertNotIn("traffic_bytes", windows)
+
     def test_the_device_that_is_assumed(self):
         text = self.ok("explain", "--head-dim", "64", "--target", "sm_86").out
         self.assertIn("device    an sm_86 GPU (assumed) (sm_86), not present; --device names another", text)

@@ -94,10 +94,72 @@ TEST_CASE("a block keeps its queries and reads the keys that it sees") {
         2 * (*forward_block_bytes(full, longer, 128, 64) - own));
 }
 
+TEST_CASE("queries that tiles of keys meet") {
+  const Problem full = problem_of(Direction::backward, DType::fp16, 8, 8);
+  const Problem causal = problem_of(Direction::backward, DType::fp16, 8, 8, Mask::Kind::causal);
+  const Shape square{1, 1, 1, 10, 10};
+  CHECK(queries_met(full, square, 4, 3) == 3 * 10);
+  CHECK(queries_met(causal, square, 4, 1) == 10 + 6 + 2);
+  CHECK(queries_met(causal, square, 4, 3) == 10 + 7 + 4);  // from 0, 3 and 6 on: whole tiles
+  CHECK(queries_met(causal, {1, 1, 1, 4, 10}, 4, 1) == 4 + 4 + 2);  // queries stand at the end
+  CHECK(queries_met(causal, {1, 1, 1, 10, 4}, 4, 1) == 4);          // the first see nothing
+  for (const Problem& problem : {full, causal}) {
+    CHECK(queries_met(problem, {1, 1, 1, 0, 4}, 4, 1) == 0);
+    CHECK(queries_met(problem, {1, 1, 1, 4, 0}, 4, 1) == 0);
+  }
+}
+
+TEST_CASE("gradients: some blocks keep queries and read keys, others the other way round") {
+  const Problem full = problem_of(Direction::backward, DType::bf16, 8, 16);
+  const Problem causal = problem_of(Direction::backward, DType::bf16, 8, 16, Mask::Kind::causal);
+  const Shape shape{2, 4, 2, 10, 10};  // 8 query heads, 4 key heads
+  BackwardBlocks blocks;
+  blocks.queries = 4, blocks.key_step = 3;
+  blocks.keys = 5, blocks.query_step = 2;
+  blocks.row_bytes = 16;
+  const double pair = 2 * (8 + 16);  // a row of q and d_o, or of k and v
+  // o, d_o, LSE in and 16 bytes out; those, q and d_o in and dq out.
+  const double rows = 10 * (2 * 2 * 16 + 4 + 16) + 10 * (16 + pair + 2 * 8);
+  const double own_keys = 10 * 2 * pair;
+  CHECK(*backward_block_bytes(full, shape, blocks) ==
+        8 * (rows + 3 * 10 * pair + 2 * 10 * (pair + 16)) + 4 * own_keys);
+  // Tiles of queries meet 6, 9 and 10 keys; tiles of keys 10 queries and those from 4 on.
+  CHECK(*backward_block_bytes(causal, shape, blocks) ==
+        8 * (rows + 25 * pair + 16 * (pair + 16)) + 4 * own_keys);
+  // A kernel for dK and one for dV: both read, one writes.
+  blocks.query_walks = 2;
+  CHECK(*backward_block_bytes(causal, shape, blocks) ==
+        8 * (rows + 25 * pair + 2 * 16 * (pair + 16)) + 4 * 10 * 3 * pair);
+}
+
+TEST_CASE("gradients: sums of dQ in memory are cleared, added to at each meeting, and converted") {
+  const Problem full = problem_of(Direction::backward, DType::bf16, 8, 16);
+  BackwardBlocks blocks;
+  blocks.queries = blocks.keys = 5;
+  blocks.key_step = blocks.query_step = 2;
+  blocks.row_bytes = 8;
+  blocks.adds_queries = true;
+  const double pair = 2 * (8 + 16), sum = 4 * 8;
+  CHECK(*backward_block_bytes(full, {1, 1, 1, 10, 10}, blocks) ==
+        10 * (2 * 2 * 16 + 4 + 8 + sum) + 10 * (sum + 2 * 8) + 2 * 10 * (pair + 8 + sum) +
+            10 * 2 * pair);
+  // Long sequences: the products of lengths are left, for each pair of tiles.
+  const Problem wide = problem_of(Direction::backward, DType::bf16, 64, 64);
+  blocks.queries = blocks.keys = 128;
+  const double n = 1 << 20;
+  const double adding = *backward_block_bytes(wide, {1, 1, 1, 1 << 20, 1 << 20}, blocks);
+  CHECK(adding == doctest::Approx(n * n / 128 * (2 * 128 + 8 + 4 * 64)).epsilon(1e-3));
+}
+
 TEST_CASE("what is not known is not counted") {
-  for (const Mask::Kind mask : {Mask::Kind::window, Mask::Kind::blocks})
+  for (const Mask::Kind mask : {Mask::Kind::window, Mask::Kind::blocks}) {
     CHECK_FALSE(forward_block_bytes(problem_of(Direction::forward, DType::bf16, 8, 8, mask), kSmall,
                                     64, 64));
+    CHECK_FALSE(backward_block_bytes(problem_of(Direction::backward, DType::bf16, 8, 8, mask),
+                                     kSmall, {64, 64, 64, 64}));
+  }
   CHECK_FALSE(
       forward_block_bytes(problem_of(Direction::backward, DType::bf16, 8, 8), kSmall, 64, 64));
+  CHECK_FALSE(backward_block_bytes(problem_of(Direction::forward, DType::bf16, 8, 8), kSmall,
+                                   {64, 64, 64, 64}));
 }

@@ -1,5 +1,7 @@
 // Legality: schedules that cannot run are refused with the reason before anything is compiled, and something is
 // always left (cases C100, C112, C113).
+#include <fmt/format.h>
+
 #include <map>
 #include <set>
 
@@ -354,6 +356,34 @@ TEST_CASE("traffic: a block reads the keys that its tile of queries sees") {
     CHECK(family->traffic_bytes(causal, schedule, shape) == expected);
     CHECK_FALSE(family->traffic_bytes(windows, schedule, shape));
   }
+}
+
+TEST_CASE("traffic: gradients, with the tiles of a schedule") {
+  const auto problem_of = [](const char* head_dim, const char* target) {
+    return normalise(
+        config_from_json(fmt::format(R"({{"head_dim":{},"direction":"backward"}})", head_dim)),
+        parse_target(target));
+  };
+  const Shape shape{1, 2, 2, 300, 300};
+  const auto count = [&](const Family& family, const char* head_dim, const char* schedule) {
+    return *family.traffic_bytes(problem_of(head_dim, "sm_90a"), parse_schedule(schedule), shape);
+  };
+  // Of 2 heads. A pair: a row of two tensors; each of o, d_o, the LSE, dq and twice k, v, dk, dv.
+  const double pair = 2 * 128, once = 300 * (2 * 128 + 4 + 128 + 2 * pair);
+  // 16 bytes of each query; tiles of 64 queries and 128 keys, 5 and 3 of them.
+  CHECK(count(sm80_family(), "64", "q64.kv32.w4.st2.b2.kb128.qs32") ==
+        2 * (once + 300 * (16 + pair + 16) + 5 * 300 * pair + 3 * 300 * (pair + 16)));
+  CHECK(count(sm80_family(), "64", "q64.kv32.w4.st2.b2.kb128.qs32.sk1") ==
+        2 * (once + 300 * (16 + pair + 16 + pair) + 5 * 300 * pair + 6 * 300 * (pair + 16)));
+  // 8 bytes of each query; tiles of 128 of both.
+  CHECK(count(sm90_family(), "64", "q128.kv64.w12.st2.b1.qs64") ==
+        2 * (once + 300 * (8 + pair + 8) + 3 * 300 * pair + 3 * 300 * (pair + 8)));
+  CHECK(count(sm90_family(), "64", "q128.kv64.w12.st2.b1.qs64.aq1") ==
+        2 * (once + 300 * (8 + 256 + 256) + 3 * 300 * (pair + 8 + 256)));
+  // Head dims whose sums do not fit together take another walk.
+  CHECK(count(sm90_family(), "256", "q128.kv48.w12.st2.b1.qs48") ==
+        2 * (4 * once - 3 * 300 * 4 + 300 * (8 + 4 * pair + 8 + 4 * pair) + 3 * 300 * 4 * pair +
+             6 * 300 * (4 * pair + 8)));
 }
 
 TEST_SUITE_END();
