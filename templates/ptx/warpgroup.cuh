@@ -25,8 +25,8 @@ __device__ __forceinline__ void hold(float (&d)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// Keeps a left operand in its registers up to this point: behind a branch the compiler takes them for
-// free as soon as the product has started.
+// Keeps a left operand in its registers up to this point: behind a branch the compiler takes them
+// for free as soon as the product has started.
 template <int kCount>
 __device__ __forceinline__ void hold_operands(const u32 (&a)[kCount][4]) {
 #pragma unroll

@@ -22,8 +22,8 @@ __device__ __forceinline__ void start_product(float (&sums)[kRows / 2], u32 a, u
   commit_products();
 }
 
-// Starts sums += weights b: 64 rows of weights, in registers, by the kRows rows of b, which lie among
-// kTileRows.
+// Starts sums += weights b: 64 rows of weights, in registers, by the kRows rows of b, which lie
+// among kTileRows.
 template <int kRows, int kSwizzle, int kTileRows = kRows, int kSums>
 __device__ __forceinline__ void start_gradient(float (&sums)[kSums],
                                                const u32 (&weights)[kRows / 16][4], u32 b) {

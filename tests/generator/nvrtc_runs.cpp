@@ -9,6 +9,7 @@
 
 #include "core/device_profiles.hpp"
 #include "runtime/cuda/nvrtc.hpp"
+#include "tests/generator/sass.hpp"
 #include "tests/support/testing.hpp"
 
 namespace flashwright::testing {
@@ -43,6 +44,9 @@ std::string compile_one(const NamedKernel& kernel, const Margins& margins, int& 
     const bool shared_out = kernel.family->name() == "sm90";
     if (!shared_out && (beyond < -margins.below || beyond > margins.above))
       return fmt::format("{} registers, estimate {}", r.registers, estimate.registers);
+    if (shared_out && has_disassembler())
+      if (const std::string write = early_write(disassembled(binary.bytes)); !write.empty())
+        return "writes a register that a product under way uses: " + write;
     if (const auto warnings = nvrtc::parse_warnings(binary.log); !warnings.empty() && !spills)
       return "warns: " + warnings.front();
     if (binary.compile_ms > kSlowest) return fmt::format("took {:.0f} ms", binary.compile_ms);

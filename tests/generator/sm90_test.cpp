@@ -150,7 +150,7 @@ TEST_CASE("backward: what the family refuses, with the value and what is allowed
       {plain, "q128.kv64.w8.st2.b1.qs64", {"warps is 8", "4 that produce"}},
       {plain, "q128.kv64.w12.st2.b1.qs24", {"query_step is 24", "16..128 in steps of 16"}},
       {plain, "q128.kv64.w12.st2.b1.qs64.pp1", {"pp1", "does not have"}},
-      {plain, "q128.kv64.w12.st2.b1.qs48.aq1", {"query_step is 48", "with add_queries: 64"}},
+      {plain, "q128.kv64.w12.st2.b1.qs48.aq1", {"query_step is 48", "with add_queries: multiples of 64"}},
       {problem_of(start + R"(,"dropout":0.1})"), "q128.kv48.w12.st2.b1.qs64", {"tile_kv is 48"}},
       {problem_of(start + R"(,"deterministic":true})"),
        "q128.kv64.w12.st2.b1.qs64.aq1",
@@ -160,7 +160,13 @@ TEST_CASE("backward: what the family refuses, with the value and what is allowed
        {"add_queries is 1", "block lists"}},
       {problem_of(R"({"direction":"backward","head_dim":256})"),
        "q128.kv16.w12.st1.b1.qs64.aq1",
-       {"add_queries is 1", "kernels of their own"}},
+       {"add_queries is 1", "another those of the values"}},
+      {problem_of(R"({"direction":"backward","head_dim":256})"),
+       "q192.kv16.w16.st2.b1.qs16",
+       {"tile_q is 192", "values: 128"}},
+      {problem_of(R"({"direction":"backward","head_dim":256})"),
+       "q128.kv16.w12.st1.b1.qs16",
+       {"stages is 1", "2, 3"}},
       {problem_of(R"({"head_dim":64})"), "q128.kv64.w12.st2.b1.qs64", {"knobs of the backward"}},
   };
   for (const auto& [problem, schedule, named] : table) {

@@ -1,17 +1,14 @@
 // Attention backward for sm_90a: bf16, head dim 256, no mask, softcap.
-// Gradients of 128 keys at a time, which meet 32 queries in a step, then of 128 queries, which
-//     meet 32 keys in a step; 2 stages; a producer and 2 consumer warpgroups. 192.6 and 192.1 KiB
-//     of shared memory.
+// Gradients of 64 keys at a time, which meet 32 queries in a step, then of 128 queries, which meet
+//     32 keys in a step; 2 stages; a producer and 2 consumer warpgroups. 136.7 and 192.2 KiB of
+//     shared memory.
 // Launch fw_backward_rows: ceil_div(seq_q * heads_q * batch, 8) blocks of 256 threads, 0 bytes of
 //     dynamic shared memory. It may start while the kernel before it still runs.
-// Launch fw_backward_keys: want_dk * ceil_div(seq_kv, 128) * heads_kv * batch blocks of 384
-//     threads, 197272 bytes of dynamic shared memory. It may start while the kernel before it
-//     still runs.
-// Launch fw_backward_values: want_dv * ceil_div(seq_kv, 128) * heads_kv * batch blocks of 384
-//     threads, 197272 bytes of dynamic shared memory. It may start while the kernel before it
-//     still runs.
+// Launch fw_backward_keys: max(want_dk, want_dv) * ceil_div(seq_kv, 64) * heads_kv * batch blocks
+//     of 384 threads, 139960 bytes of dynamic shared memory. It may start while the kernel before
+//     it still runs.
 // Launch fw_backward_queries: want_dq * ceil_div(seq_q, 128) * heads_q * batch blocks of 384
-//     threads, 196760 bytes of dynamic shared memory. It may start while the kernel before it
+//     threads, 196792 bytes of dynamic shared memory. It may start while the kernel before it
 //     still runs.
 // Workspace: 8 * seq_q * heads_q * batch bytes.
 // Tensor map q_map: boxes of 32 rows by 64 columns of 256, swizzle 128.
@@ -45,15 +42,18 @@ struct alignas(64) TensorMap {
 
 constexpr int kConsumers = 2;  // warpgroups of 64 rows; one more produces
 constexpr int kThreads = 128 * (kConsumers + 1);
-constexpr int kBlocksPerSm = 1;                 // resident together
-constexpr int kStages = 2;                      // tiles in flight
-constexpr int kTileQ = 64 * kConsumers;         // queries of a block of fw_backward_queries
-constexpr int kTileKv = 32;                     // keys that they meet in a step
-constexpr int kKeysPerBlock = 64 * kConsumers;  // keys of a block of fw_backward_keys
-constexpr int kQueryStep = 32;                  // queries that they meet in a step
-constexpr int kHeadDim = 256;                   // of queries and keys
-constexpr int kHeadDimV = 256;                  // of values and outputs
-constexpr int kProducerRegisters = 40;          // of each thread
+constexpr int kBlocksPerSm = 1;          // resident together
+constexpr int kStages = 2;               // tiles in flight
+constexpr int kTileQ = 64 * kConsumers;  // queries of a block of fw_backward_queries
+constexpr int kTileKv = 32;              // keys that they meet in a step
+constexpr int kKeyStages = 2;            // of these in flight
+constexpr int kValueStages = 2;
+constexpr int kKeysPerBlock = 64;       // keys of a block of fw_backward_keys
+constexpr int kQueryStep = 32;          // queries that they meet in a step
+constexpr int kPartQueries = 32;        // of these whose scores are computed at once
+constexpr int kHeadDim = 256;           // of queries and keys
+constexpr int kHeadDimV = 256;          // of values and outputs
+constexpr int kProducerRegisters = 40;  // of each thread
 constexpr int kConsumerRegisters = 232;
 
 constexpr int kPrepareThreads = 256;  // of a block of fw_backward_rows
@@ -72,22 +72,26 @@ constexpr int kKeyTiles = kTileKv / 8;  // columns of accumulators along the key
 
 constexpr float kLog2E = 1.4426950408889634f;
 
+constexpr int kSlots = 2;              // of weights that one consumer hands to the other
+constexpr int kSharedOffset = 131072;  // the first of them
+constexpr int kSharedStride = 4096;
+
 constexpr int kOwnKeysBytes = 64 * kPaddedDim * kElementBytes;  // of one consumer
 constexpr int kOwnValuesBytes = 64 * kPaddedDimV * kElementBytes;
 constexpr int kStepQueriesBytes = kQueryStep * kPaddedDim * kElementBytes;  // one stage
 constexpr int kStepOutputsBytes = kQueryStep * kPaddedDimV * kElementBytes;
 constexpr int kOwnKeysStride = 32768;  // multiples of 1024
-constexpr int kOwnValuesOffset = 65536;
+constexpr int kOwnValuesOffset = 32768;
 constexpr int kOwnValuesStride = 32768;
-constexpr int kStepQueriesOffset = 131072;
+constexpr int kStepQueriesOffset = 65536;
 constexpr int kStepQueriesStride = 16384;
-constexpr int kStepOutputsOffset = 163840;  // gradients of outputs
+constexpr int kStepOutputsOffset = 98304;  // gradients of outputs
 constexpr int kStepOutputsStride = 16384;
-constexpr int kRowsOffset = 196608;  // numbers of query rows
+constexpr int kRowsOffset = 139264;  // numbers of query rows
 constexpr int kRowsStride = 256;
-constexpr int kStepsOffset = 197120;  // which queries those are
-constexpr int kKeysBarriersOffset = 197200;
-constexpr int kKeysSharedBytes = kKeysBarriersOffset + 8 * (1 + 4 * kStages);
+constexpr int kStepsOffset = 139776;  // which queries those are
+constexpr int kKeysBarriersOffset = 139856;
+constexpr int kKeysSharedBytes = kKeysBarriersOffset + 8 * (1 + 4 * kStages + 2 * kSlots);
 
 constexpr int kOwnQueriesBytes = 64 * kPaddedDim * kElementBytes;  // of one consumer
 constexpr int kOwnOutputsBytes = 64 * kPaddedDimV * kElementBytes;
@@ -101,9 +105,9 @@ constexpr int kStepKeysStride = 16384;
 constexpr int kStepValuesOffset = 163840;
 constexpr int kStepValuesStride = 16384;
 constexpr int kQueriesBarriersOffset = 196688;
-constexpr int kQueriesSharedBytes = kQueriesBarriersOffset + 8 * (1 + 4 * kStages);
-static_assert(kKeysSharedBytes == 197272, "the launch plan says so");
-static_assert(kQueriesSharedBytes == 196760, "the launch plan says so");
+constexpr int kQueriesSharedBytes = kQueriesBarriersOffset + 8 * (1 + 4 * kStages + 2 * kSlots);
+static_assert(kKeysSharedBytes == 139960, "the launch plan says so");
+static_assert(kQueriesSharedBytes == 196792, "the launch plan says so");
 
 using Element = u16;
 
@@ -228,6 +232,12 @@ __device__ __forceinline__ Bytes16 load_shared_16(u32 address) {
 
 __device__ __forceinline__ void store_shared_float(u32 address, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+
+__device__ __forceinline__ void store_shared_16(u32 address, const u32 (&words)[4]) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(words[0]),
+               "r"(words[1]), "r"(words[2]), "r"(words[3])
+               : "memory");
 }
 
 __device__ __forceinline__ void store_shared_u16(u32 address, u16 value) {
@@ -399,6 +409,15 @@ template <int kCount>
 __device__ __forceinline__ void hold(float (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+// Keeps a left operand in its registers up to this point: behind a branch the compiler takes them
+// for free as soon as the product has started.
+template <int kCount>
+__device__ __forceinline__ void hold_operands(const u32 (&a)[kCount][4]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i)
+    asm volatile("" ::"r"(a[i][0]), "r"(a[i][1]), "r"(a[i][2]), "r"(a[i][3]) : "memory");
 }
 
 // Describes a tile of 16-bit elements in shared memory, stored in slabs whose rows are as long as
@@ -853,6 +872,7 @@ __device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kTiles][4
 struct Barriers {
   u32 own_full;
   u32 first_full, first_empty, second_full, second_empty;
+  u32 shared_full, shared_empty;  // what consumers tell each other
 
   // `tellers`: who arrive when the first tile of a stage is there.
   __device__ __forceinline__ void make(int tellers) const {
@@ -863,6 +883,11 @@ struct Barriers {
       init_barrier(first_empty + stage * 8, 4 * kConsumers);  // warps
       init_barrier(second_full + stage * 8, 1);
       init_barrier(second_empty + stage * 8, kConsumers);
+    }
+#pragma unroll
+    for (int slot = 0; slot < kSlots; ++slot) {
+      init_barrier(shared_full + slot * 8, 4);  // warps
+      init_barrier(shared_empty + slot * 8, 4);
     }
     publish_barriers();
   }
@@ -875,6 +900,8 @@ __device__ __forceinline__ Barriers find_barriers(u32 place) {
   barriers.first_empty = barriers.first_full + kStages * 8;
   barriers.second_full = barriers.first_empty + kStages * 8;
   barriers.second_empty = barriers.second_full + kStages * 8;
+  barriers.shared_full = barriers.second_empty + kStages * 8;
+  barriers.shared_empty = barriers.shared_full + kSlots * 8;
   return barriers;
 }
 
@@ -886,7 +913,8 @@ __device__ __forceinline__ void release_first(const Barriers& barriers, int stag
 
 // Gives back the second tile of a stage that a consumer has no use for. Without a product, which
 // all four warps take part in, only a barrier tells that none of them still waits for the tile.
-__device__ __forceinline__ void pass_second(const Barriers& barriers, const RingPlace<kStages>& at,
+template <int kCount>
+__device__ __forceinline__ void pass_second(const Barriers& barriers, const RingPlace<kCount>& at,
                                             int group) {
   wait_barrier(barriers.second_full + at.stage * 8, at.parity);
   synchronize_named(2 + group, 128);
@@ -908,8 +936,9 @@ __device__ __forceinline__ void load_tile(u32 tile, const TensorMap& map, u32 ba
   }
 }
 
-// Starts sums = a b^T: 64 rows of a and kRows of b, each of kColumns elements.
-template <int kRows, int kColumns, int kSwizzle>
+// Starts sums = a b^T: 64 rows of a and kRows of b, each of kColumns elements. `b` lies among
+// kTileRows rows.
+template <int kRows, int kColumns, int kSwizzle, int kTileRows = kRows>
 __device__ __forceinline__ void start_product(float (&sums)[kRows / 2], u32 a, u32 b) {
   const u64 a_tile = tile_descriptor<kSwizzle>(uniform_address(a), 8 * kSwizzle, 0);
   const u64 b_tile = tile_descriptor<kSwizzle>(uniform_address(b), 8 * kSwizzle, 0);
@@ -918,7 +947,7 @@ __device__ __forceinline__ void start_product(float (&sums)[kRows / 2], u32 a, u
     constexpr int kSteps = kSwizzle / 32;  // of a slab
     const int slab = step / kSteps, offset = step % kSteps * 32;
     const u64 a_step = advance_descriptor(a_tile, slab * 64 * kSwizzle + offset);
-    const u64 b_step = advance_descriptor(b_tile, slab * kRows * kSwizzle + offset);
+    const u64 b_step = advance_descriptor(b_tile, slab * kTileRows * kSwizzle + offset);
     if (step == 0) {
       multiply_first_scores(sums, a_step, b_step);
     } else {
@@ -928,11 +957,13 @@ __device__ __forceinline__ void start_product(float (&sums)[kRows / 2], u32 a, u
   commit_products();
 }
 
-// Starts sums += weights b: 64 rows of weights, in registers, by the kRows rows of b.
-template <int kRows, int kSwizzle, int kSums>
+// Starts sums += weights b: 64 rows of weights, in registers, by the kRows rows of b, which lie
+// among kTileRows.
+template <int kRows, int kSwizzle, int kTileRows = kRows, int kSums>
 __device__ __forceinline__ void start_gradient(float (&sums)[kSums],
                                                const u32 (&weights)[kRows / 16][4], u32 b) {
-  const u64 tile = tile_descriptor<kSwizzle>(uniform_address(b), 8 * kSwizzle, kRows * kSwizzle);
+  const u64 tile =
+      tile_descriptor<kSwizzle>(uniform_address(b), 8 * kSwizzle, kTileRows * kSwizzle);
 #pragma unroll
   for (int step = 0; step < kRows / 16; ++step)
     multiply_weights(sums, weights[step], advance_descriptor(tile, step * 16 * kSwizzle));
@@ -1044,15 +1075,15 @@ __device__ __forceinline__ int row_place(int i) {
 // Starts the copy of keys and values.
 __device__ __forceinline__ void load_own_keys(const Params& params, const KeyTile& work, u32 memory,
                                               const Barriers& barriers) {
-  arrive_expecting(barriers.own_full, kConsumers * (kOwnKeysBytes + kOwnValuesBytes));
+  arrive_expecting(barriers.own_full, kKeysPerBlock / 64 * (kOwnKeysBytes + kOwnValuesBytes));
 #pragma unroll 1
-  for (int group = 0; group < kConsumers; ++group) {
-    load_tile<64, kKeyBoxRows, kPaddedDim, kSwizzle>(memory + group * kOwnKeysStride, params.k_map,
-                                                     barriers.own_full, work.key_begin + group * 64,
+  for (int part = 0; part < kKeysPerBlock / 64; ++part) {
+    load_tile<64, kKeyBoxRows, kPaddedDim, kSwizzle>(memory + part * kOwnKeysStride, params.k_map,
+                                                     barriers.own_full, work.key_begin + part * 64,
                                                      work.head, work.batch);
     load_tile<64, kKeyBoxRows, kPaddedDimV, kSwizzleV>(
-        memory + kOwnValuesOffset + group * kOwnValuesStride, params.v_map, barriers.own_full,
-        work.key_begin + group * 64, work.head, work.batch);
+        memory + kOwnValuesOffset + part * kOwnValuesStride, params.v_map, barriers.own_full,
+        work.key_begin + part * 64, work.head, work.batch);
   }
 }
 
@@ -1142,13 +1173,13 @@ __device__ __forceinline__ void copy_queries(const Params& params, const KeyTile
   const Element* v = params.v + work.batch * params.v_batch_stride +
                      work.head * params.v_head_stride + work.key_begin * params.v_row_stride;
 #pragma unroll 1
-  for (int group = 0; group < kConsumers; ++group) {
-    const int rows = params.seq_kv - work.key_begin - group * 64;
-    copy_rows<64, kHeadDim, kPaddedDim, kSwizzle>(memory + group * kOwnKeysStride,
-                                                  k + group * 64 * params.k_row_stride,
+  for (int part = 0; part < kKeysPerBlock / 64; ++part) {
+    const int rows = params.seq_kv - work.key_begin - part * 64;
+    copy_rows<64, kHeadDim, kPaddedDim, kSwizzle>(memory + part * kOwnKeysStride,
+                                                  k + part * 64 * params.k_row_stride,
                                                   params.k_row_stride, rows);
     copy_rows<64, kHeadDimV, kPaddedDimV, kSwizzleV>(
-        memory + kOwnValuesOffset + group * kOwnValuesStride, v + group * 64 * params.v_row_stride,
+        memory + kOwnValuesOffset + part * kOwnValuesStride, v + part * 64 * params.v_row_stride,
         params.v_row_stride, rows);
   }
   announce(barriers.own_full);
@@ -1197,8 +1228,9 @@ __device__ __forceinline__ void produce_queries(const Params& params, u32 memory
 }
 
 // Clears the weights of keys that a query does not see. `key` is the lane's first.
-__device__ __forceinline__ void hide_weights(float (&weights)[kQueryStep / 2], const Params& params,
-                                             const KeyTile& work, const Step& step, int key) {
+__device__ __forceinline__ void hide_weights(float (&weights)[kPartQueries / 2],
+                                             const Params& params, const KeyTile& work,
+                                             const Step& step, int key) {
   const int first = step.first + lane_index() % 4 * 2;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -1207,7 +1239,7 @@ __device__ __forceinline__ void hide_weights(float (&weights)[kQueryStep / 2], c
     const int begin = queries.begin - first;
     const int end = own < work.key_end ? queries.end - first : begin;
 #pragma unroll
-    for (int n = 0; n < kQueryStep / 8; ++n) {
+    for (int n = 0; n < kPartQueries / 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 2; ++i)
         if (n * 8 + i < begin || n * 8 + i >= end) weights[4 * n + 2 * half + i] = 0.0f;
@@ -1218,7 +1250,8 @@ __device__ __forceinline__ void hide_weights(float (&weights)[kQueryStep / 2], c
 // A consumer on its way.
 struct KeysConsumer {
   int group;                          // which of the consumers
-  u32 keys, values;                   // its own, in shared memory
+  int part;                           // which 64 keys of the block are its own
+  u32 keys, values;                   // those, in shared memory
   u32 queries, outputs, rows, steps;  // the first stage of each
   Barriers barriers;
   KeyTile work;
@@ -1226,20 +1259,25 @@ struct KeysConsumer {
   WarpQueries own_queries;  // that see some of the 64 keys
   RingPlace<kStages> at;
   float scale_log2;
+  u32 shared;              // the first slot
+  RingPlace<kSlots> slot;  // of weights
 
   __device__ __forceinline__ void start(const Params& params, u32 memory, int own_group) {
     group = own_group;
+    part = kKeysPerBlock == 64 ? 0 : group;
     work = find_key_tile(params);
-    keys = memory + group * kOwnKeysStride;
-    values = memory + kOwnValuesOffset + group * kOwnValuesStride;
+    keys = memory + part * kOwnKeysStride;
+    values = memory + kOwnValuesOffset + part * kOwnValuesStride;
     queries = memory + kStepQueriesOffset;
     outputs = memory + kStepOutputsOffset;
     rows = memory + kRowsOffset;
     steps = memory + kStepsOffset;
     barriers = find_barriers(memory + kKeysBarriersOffset);
-    key = work.key_begin + group * 64 + warp_index() % 4 * 16 + lane_index() / 4;
-    own_queries.start(params, work, group * 64, 64);
+    key = work.key_begin + part * 64 + warp_index() % 4 * 16 + lane_index() / 4;
+    own_queries.start(params, work, part * 64, 64);
     at = {};
+    shared = memory + kSharedOffset;
+    slot = {};
     scale_log2 = params.softcap_log2;
   }
 
@@ -1248,26 +1286,28 @@ struct KeysConsumer {
     return step.first < own_queries.rows.end && step.first + kQueryStep > own_queries.rows.begin;
   }
 
-  // Four numbers of rows: of the queries of the lane in two tiles of accumulators from 2 * pair on.
-  __device__ __forceinline__ Bytes16 row_words(int list, int pair) const {
-    return load_shared_16(rows + at.stage * kRowsStride +
-                          (list * kQueryStep + pair * 16 + lane_index() % 4 * 4) * 4);
+  // Where the numbers of the rows of the step at hand lie.
+  __device__ __forceinline__ u32 numbers() const { return rows + at.stage * kRowsStride; }
+
+  // Four of them: of the queries of the lane in two tiles of accumulators from 2 * pair on.
+  __device__ __forceinline__ Bytes16 row_words(u32 numbers, int list, int pair) const {
+    return load_shared_16(numbers + (list * kQueryStep + pair * 16 + lane_index() % 4 * 4) * 4);
   }
 
   // Turns scores into weights, and rounds these for the products with gradients of outputs.
   // Then they get the derivative of the cap as a factor.
-  __device__ __forceinline__ void soften(float (&scores)[kQueryStep / 2],
-                                         u32 (&packed)[kQueryStep / 16][4], const Params& params,
-                                         const Step& step) const {
-    float derivatives[kQueryStep / 2];
+  __device__ __forceinline__ void soften(float (&scores)[kPartQueries / 2],
+                                         u32 (&packed)[kPartQueries / 16][4], const Params& params,
+                                         const Step& step, u32 numbers) const {
+    float derivatives[kPartQueries / 2];
 #pragma unroll
-    for (int i = 0; i < kQueryStep / 2; ++i) {
+    for (int i = 0; i < kPartQueries / 2; ++i) {
       derivatives[i] = derivative(params, scores[i]);
       scores[i] = modified(params, scores[i]);
     }
 #pragma unroll
-    for (int pair = 0; pair < kQueryStep / 16; ++pair) {
-      const Bytes16 lse = row_words(0, pair);
+    for (int pair = 0; pair < kPartQueries / 16; ++pair) {
+      const Bytes16 lse = row_words(numbers, 0, pair);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         float& score = scores[8 * pair + i];
@@ -1276,25 +1316,27 @@ struct KeysConsumer {
       }
     }
     if (step.test != 0) hide_weights(scores, params, work, step, key);
-    round(packed, scores);
+    round(packed, scores, numbers);
 #pragma unroll
-    for (int i = 0; i < kQueryStep / 2; ++i) scores[i] *= derivatives[i];
+    for (int i = 0; i < kPartQueries / 2; ++i) scores[i] *= derivatives[i];
   }
 
   // Rounds weights for the products with gradients of outputs.
-  __device__ __forceinline__ void round(u32 (&packed)[kQueryStep / 16][4],
-                                        const float (&weights)[kQueryStep / 2]) const {
-    pack<kQueryStep>(packed, weights);
+  __device__ __forceinline__ void round(u32 (&packed)[kPartQueries / 16][4],
+                                        const float (&weights)[kPartQueries / 2],
+                                        u32 numbers) const {
+    pack<kPartQueries>(packed, weights);
   }
 
   // Turns weights and their gradients into gradients of the scores, rounded for the products with
   // queries.
-  __device__ __forceinline__ void differentiate(const float (&weights)[kQueryStep / 2],
-                                                const float (&gradients)[kQueryStep / 2],
-                                                u32 (&scores)[kQueryStep / 16][4]) const {
+  __device__ __forceinline__ void differentiate(const float (&weights)[kPartQueries / 2],
+                                                const float (&gradients)[kPartQueries / 2],
+                                                u32 (&scores)[kPartQueries / 16][4],
+                                                u32 numbers) const {
 #pragma unroll
-    for (int pair = 0; pair < kQueryStep / 16; ++pair) {
-      const Bytes16 sums = row_words(1, pair);
+    for (int pair = 0; pair < kPartQueries / 16; ++pair) {
+      const Bytes16 sums = row_words(numbers, 1, pair);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         float two[2];
@@ -1309,11 +1351,6 @@ struct KeysConsumer {
     }
   }
 
-  // Goes past a step whose queries see none of the keys.
-  __device__ __forceinline__ void pass_step(const Params& params) const {
-    pass_second(barriers, at, group);
-  }
-
   // Writes 64 rows of a gradient, unless nobody wants it.
   __device__ __forceinline__ void write_keys(const float (&dk)[kHeadDim / 2],
                                              const Params& params) const {
@@ -1323,7 +1360,7 @@ struct KeysConsumer {
     write_rows<kHeadDim, kSwizzle>(
         dk, numerator(params) * params.softmax_scale, keys,
         {params.dk_map, rows, params.dk_row_stride, work.batch, work.head,
-         work.key_begin + group * 64, work.key_end, params.seq_kv},
+         work.key_begin + part * 64, work.key_end, params.seq_kv},
         params.aligned != 0, group);
   }
 
@@ -1335,96 +1372,207 @@ struct KeysConsumer {
     write_rows<kHeadDimV, kSwizzleV>(
         dv, numerator(params), values,
         {params.dv_map, rows, params.dv_row_stride, work.batch, work.head,
-         work.key_begin + group * 64, work.key_end, params.seq_kv},
+         work.key_begin + part * 64, work.key_end, params.seq_kv},
         params.aligned != 0, group);
   }
 };
 
-// A consumer warpgroup that computes gradients of keys.
-__device__ __forceinline__ void consume_queries_for_keys(const Params& params, u32 memory,
-                                                         int group) {
-  KeysConsumer consumer;
-  consumer.start(params, memory, group);
-  const Barriers& barriers = consumer.barriers;
-  float dk[kHeadDim / 2] = {};
-  wait_barrier(barriers.own_full, 0);
-#pragma unroll 1
-  while (true) {
-    RingPlace<kStages>& at = consumer.at;
-    const u32 queries = consumer.queries + at.stage * kStepQueriesStride;
-    wait_barrier(barriers.first_full + at.stage * 8, at.parity);
-    const Step step = told_step(consumer.steps + at.stage * 32);
-    if (step.head == kNoHead) break;
-    if (consumer.is_seen(step)) {
-      float scores[kQueryStep / 2], gradients[kQueryStep / 2];
-      u32 packed[kQueryStep / 16][4];
-      fence_products();
-      start_product<kQueryStep, kPaddedDim, kSwizzle>(scores, consumer.keys, queries);
-      wait_barrier(barriers.second_full + at.stage * 8, at.parity);
-      fence_products();
-      start_product<kQueryStep, kPaddedDimV, kSwizzleV>(
-          gradients, consumer.values, consumer.outputs + at.stage * kStepOutputsStride);
-      wait_products<1>();
-      hold(scores);
-      consumer.soften(scores, packed, params, step);
-      wait_products<0>();
-      hold(gradients);
-      release(barriers.second_empty + at.stage * 8);
-      consumer.differentiate(scores, gradients, packed);
-      fence_products();
-      start_gradient<kQueryStep, kSwizzle>(dk, packed, queries);
-      wait_products<0>();
-      hold(dk);
-    } else {
-      consumer.pass_step(params);
+// Hands weights to the consumer of keys, each thread to the one that holds the same places. With
+// the derivatives of what has modified the scores as a factor, and before any is dropped.
+__device__ __forceinline__ void hand_over(KeysConsumer& consumer,
+                                          const float (&weights)[kQueryStep / 2]) {
+  const u32 slot = consumer.slot.stage * 8;
+  const u32 place =
+      consumer.shared + consumer.slot.stage * kSharedStride + thread_index() % 128 * 16;
+  u32 packed[kQueryStep / 16][4];
+  pack<kQueryStep>(packed, weights);
+  wait_barrier(consumer.barriers.shared_empty + slot, consumer.slot.parity ^ 1);
+#pragma unroll
+  for (int pair = 0; pair < kQueryStep / 16; ++pair)
+    store_shared_16(place + pair * 2048, packed[pair]);
+  synchronize_warp();
+  if (lane_index() == 0) arrive(consumer.barriers.shared_full + slot);
+  consumer.slot.advance();
+}
+
+// Takes those weights.
+__device__ __forceinline__ void take_over(KeysConsumer& consumer,
+                                          float (&weights)[kQueryStep / 2]) {
+  const u32 slot = consumer.slot.stage * 8;
+  const u32 place =
+      consumer.shared + consumer.slot.stage * kSharedStride + thread_index() % 128 * 16;
+  wait_barrier(consumer.barriers.shared_full + slot, consumer.slot.parity);
+#pragma unroll
+  for (int pair = 0; pair < kQueryStep / 16; ++pair) {
+    const Bytes16 packed = load_shared_16(place + pair * 2048);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      weights[8 * pair + 2 * i] = to_float(static_cast<u16>(packed.word[i]));
+      weights[8 * pair + 2 * i + 1] = to_float(static_cast<u16>(packed.word[i] >> 16));
     }
-    release_first(barriers, at.stage);
-    at.advance();
   }
-  consumer.write_keys(dk, params);
+  synchronize_warp();
+  if (lane_index() == 0) arrive(consumer.barriers.shared_empty + slot);
+  consumer.slot.advance();
+}
+
+// Waits for the step that a stage holds.
+__device__ __forceinline__ Step wait_for_step(const KeysConsumer& consumer) {
+  const RingPlace<kStages>& at = consumer.at;
+  wait_barrier(consumer.barriers.first_full + at.stage * 8, at.parity);
+  return told_step(consumer.steps + at.stage * 32);
+}
+
+// Starts scores of the step at hand.
+__device__ __forceinline__ void start_scores(const KeysConsumer& consumer,
+                                             float (&scores)[kQueryStep / 2]) {
+  fence_products();
+  start_product<kQueryStep, kPaddedDim, kSwizzle>(
+      scores, consumer.keys, consumer.queries + consumer.at.stage * kStepQueriesStride);
+}
+
+// Turns them into weights, once the product has ended.
+__device__ __forceinline__ void finish_scores(KeysConsumer& consumer,
+                                              float (&scores)[kQueryStep / 2],
+                                              u32 (&packed)[kQueryStep / 16][4],
+                                              const Params& params, const Step& step) {
+  hold(scores);
+  consumer.soften(scores, packed, params, step, consumer.numbers());
+  release_first(consumer.barriers, consumer.at.stage);
+  if (params.dk != nullptr) hand_over(consumer, scores);
+}
+
+// Starts what the weights of a step add to gradients of values.
+__device__ __forceinline__ void start_values(const KeysConsumer& consumer,
+                                             float (&dv)[kHeadDimV / 2],
+                                             const u32 (&packed)[kQueryStep / 16][4],
+                                             const RingPlace<kStages>& at) {
+  wait_barrier(consumer.barriers.second_full + at.stage * 8, at.parity);
+  fence_products();
+  start_gradient<kQueryStep, kSwizzleV>(dv, packed,
+                                        consumer.outputs + at.stage * kStepOutputsStride);
+}
+
+// The consumer warpgroup that computes gradients of values. While those of one step are summed up,
+// it turns the scores of the next into weights.
+__device__ __forceinline__ void consume_queries_for_values(const Params& params, u32 memory) {
+  KeysConsumer consumer;
+  consumer.start(params, memory, 0);
+  const Barriers& barriers = consumer.barriers;
+  float dv[kHeadDimV / 2] = {}, scores[kQueryStep / 2];
+  u32 packed[kQueryStep / 16][4], next_packed[kQueryStep / 16][4];
+  wait_barrier(barriers.own_full, 0);
+  Step step = wait_for_step(consumer);
+  bool is_left = step.head != kNoHead;
+  if (is_left) {
+    start_scores(consumer, scores);
+    wait_products<0>();
+    finish_scores(consumer, scores, packed, params, step);
+  }
+#pragma unroll 1
+  while (is_left) {
+    const RingPlace<kStages> at = consumer.at;
+    consumer.at.advance();
+    step = wait_for_step(consumer);
+    is_left = step.head != kNoHead;
+    if (is_left) {
+      start_scores(consumer, scores);
+      start_values(consumer, dv, packed, at);
+      wait_products<1>();
+      finish_scores(consumer, scores, next_packed, params, step);
+    } else {
+      start_values(consumer, dv, packed, at);
+    }
+    wait_products<0>();
+    hold(dv);
+    hold_operands(packed);
+    release(barriers.second_empty + at.stage * 8);
+#pragma unroll
+    for (int i = 0; i < kQueryStep / 4; ++i) packed[i / 4][i % 4] = next_packed[i / 4][i % 4];
+  }
+  synchronize_named(2 + kConsumers, 128 * kConsumers);  // the values are read no more
+  consumer.write_values(dv, params);
   wait_for_output();
 }
 
-// A consumer warpgroup that computes gradients of values.
-__device__ __forceinline__ void consume_queries_for_values(const Params& params, u32 memory,
-                                                           int group) {
-  KeysConsumer consumer;
-  consumer.start(params, memory, group);
-  const Barriers& barriers = consumer.barriers;
-  float dv[kHeadDimV / 2] = {};
-  wait_barrier(barriers.own_full, 0);
+// Starts gradients of weights of the step at hand.
+__device__ __forceinline__ void start_weights(const KeysConsumer& consumer,
+                                              float (&gradients)[kQueryStep / 2]) {
+  const RingPlace<kStages>& at = consumer.at;
+  wait_barrier(consumer.barriers.second_full + at.stage * 8, at.parity);
+  fence_products();
+  start_product<kQueryStep, kPaddedDimV, kSwizzleV>(
+      gradients, consumer.values, consumer.outputs + at.stage * kStepOutputsStride);
+}
+
+// Turns them into gradients of scores, once the product has ended.
+__device__ __forceinline__ void finish_weights(KeysConsumer& consumer,
+                                               float (&gradients)[kQueryStep / 2],
+                                               u32 (&packed)[kQueryStep / 16][4]) {
+  hold(gradients);
+  release(consumer.barriers.second_empty + consumer.at.stage * 8);
+  float weights[kQueryStep / 2];
+  take_over(consumer, weights);
+  consumer.differentiate(weights, gradients, packed, consumer.numbers());
+}
+
+// Starts what the gradients of the scores of a step add to those of keys.
+__device__ __forceinline__ void start_keys(const KeysConsumer& consumer, float (&dk)[kHeadDim / 2],
+                                           const u32 (&packed)[kQueryStep / 16][4],
+                                           const RingPlace<kStages>& at) {
+  fence_products();
+  start_gradient<kQueryStep, kSwizzle>(dk, packed,
+                                       consumer.queries + at.stage * kStepQueriesStride);
+}
+
+// Gives all steps back where nobody wants gradients of keys.
+__device__ __forceinline__ void pass_all_steps(KeysConsumer& consumer) {
 #pragma unroll 1
-  while (true) {
-    RingPlace<kStages>& at = consumer.at;
-    wait_barrier(barriers.first_full + at.stage * 8, at.parity);
-    const Step step = told_step(consumer.steps + at.stage * 32);
-    if (step.head == kNoHead) break;
-    u32 packed[kQueryStep / 16][4];
-    const bool is_seen = consumer.is_seen(step);
-    if (is_seen) {
-      float scores[kQueryStep / 2];
-      fence_products();
-      start_product<kQueryStep, kPaddedDim, kSwizzle>(
-          scores, consumer.keys, consumer.queries + at.stage * kStepQueriesStride);
-      wait_products<0>();
-      hold(scores);
-      consumer.soften(scores, packed, params, step);
-    }
-    release_first(barriers, at.stage);
-    if (is_seen) {
-      wait_barrier(barriers.second_full + at.stage * 8, at.parity);
-      fence_products();
-      start_gradient<kQueryStep, kSwizzleV>(dv, packed,
-                                            consumer.outputs + at.stage * kStepOutputsStride);
-      wait_products<0>();
-      hold(dv);
-      release(barriers.second_empty + at.stage * 8);
-    } else {
-      consumer.pass_step(params);
-    }
-    at.advance();
+  while (wait_for_step(consumer).head != kNoHead) {
+    pass_second(consumer.barriers, consumer.at, consumer.group);
+    release_first(consumer.barriers, consumer.at.stage);
+    consumer.at.advance();
   }
-  consumer.write_values(dv, params);
+}
+
+// The consumer warpgroup that computes gradients of keys. While those of one step are summed up, it
+// makes the gradients of the scores of the next.
+__device__ __forceinline__ void consume_queries_for_keys(const Params& params, u32 memory) {
+  KeysConsumer consumer;
+  consumer.start(params, memory, 1);
+  const Barriers& barriers = consumer.barriers;
+  float dk[kHeadDim / 2] = {}, gradients[kQueryStep / 2];
+  u32 packed[kQueryStep / 16][4], next_packed[kQueryStep / 16][4];
+  wait_barrier(barriers.own_full, 0);
+  if (params.dk == nullptr) pass_all_steps(consumer);
+  bool is_left = wait_for_step(consumer).head != kNoHead;
+  if (is_left) {
+    start_weights(consumer, gradients);
+    wait_products<0>();
+    finish_weights(consumer, gradients, packed);
+  }
+#pragma unroll 1
+  while (is_left) {
+    const RingPlace<kStages> at = consumer.at;
+    consumer.at.advance();
+    is_left = wait_for_step(consumer).head != kNoHead;
+    if (is_left) {
+      start_weights(consumer, gradients);
+      start_keys(consumer, dk, packed, at);
+      wait_products<1>();
+      finish_weights(consumer, gradients, next_packed);
+    } else {
+      start_keys(consumer, dk, packed, at);
+    }
+    wait_products<0>();
+    hold(dk);
+    hold_operands(packed);
+    release_first(barriers, at.stage);
+#pragma unroll
+    for (int i = 0; i < kQueryStep / 4; ++i) packed[i / 4][i % 4] = next_packed[i / 4][i % 4];
+  }
+  synchronize_named(2 + kConsumers, 128 * kConsumers);
+  consumer.write_keys(dk, params);
   wait_for_output();
 }
 
@@ -1451,7 +1599,8 @@ __device__ __forceinline__ void load_keys(const Params& params, const QueryTile&
   tiles.start(params, work);
   load_own_queries(params, work, memory, barriers);
   const int kv_head = work.head / params.group;
-  RingPlace<kStages> at = {};
+  RingPlace<kKeyStages> at = {};
+  RingPlace<kValueStages> values_at = {};
 #pragma unroll 1
   while (!tiles.done) {
     const int first_key = tiles.first;
@@ -1462,13 +1611,14 @@ __device__ __forceinline__ void load_keys(const Params& params, const QueryTile&
     load_tile<kTileKv, kKeyBoxRows, kPaddedDim, kSwizzle>(
         memory + kStepKeysOffset + at.stage * kStepKeysStride, params.k_map, first_full, first_key,
         kv_head, work.batch);
-    const u32 second_full = barriers.second_full + at.stage * 8;
-    wait_barrier(barriers.second_empty + at.stage * 8, at.parity ^ 1);
+    const u32 second_full = barriers.second_full + values_at.stage * 8;
+    wait_barrier(barriers.second_empty + values_at.stage * 8, values_at.parity ^ 1);
     arrive_expecting(second_full, kStepValuesBytes);
     load_tile<kTileKv, kKeyBoxRows, kPaddedDimV, kSwizzleV>(
-        memory + kStepValuesOffset + at.stage * kStepValuesStride, params.v_map, second_full,
+        memory + kStepValuesOffset + values_at.stage * kStepValuesStride, params.v_map, second_full,
         first_key, kv_head, work.batch);
     at.advance();
+    values_at.advance();
   }
 }
 
@@ -1496,7 +1646,8 @@ __device__ __forceinline__ void copy_keys(const Params& params, const QueryTile&
   const int kv_head = work.head / params.group;
   const Element* k = params.k + work.batch * params.k_batch_stride + kv_head * params.k_head_stride;
   const Element* v = params.v + work.batch * params.v_batch_stride + kv_head * params.v_head_stride;
-  RingPlace<kStages> at = {};
+  RingPlace<kKeyStages> at = {};
+  RingPlace<kValueStages> values_at = {};
 #pragma unroll 1
   while (!tiles.done) {
     const int first_key = tiles.first, rows = params.seq_kv - first_key;
@@ -1506,12 +1657,13 @@ __device__ __forceinline__ void copy_keys(const Params& params, const QueryTile&
         memory + kStepKeysOffset + at.stage * kStepKeysStride, k + first_key * params.k_row_stride,
         params.k_row_stride, rows);
     announce(barriers.first_full + at.stage * 8);
-    wait_barrier(barriers.second_empty + at.stage * 8, at.parity ^ 1);
+    wait_barrier(barriers.second_empty + values_at.stage * 8, values_at.parity ^ 1);
     copy_rows<kTileKv, kHeadDimV, kPaddedDimV, kSwizzleV>(
-        memory + kStepValuesOffset + at.stage * kStepValuesStride,
+        memory + kStepValuesOffset + values_at.stage * kStepValuesStride,
         v + first_key * params.v_row_stride, params.v_row_stride, rows);
-    announce(barriers.second_full + at.stage * 8);
+    announce(barriers.second_full + values_at.stage * 8);
     at.advance();
+    values_at.advance();
   }
 }
 
@@ -1538,7 +1690,8 @@ struct QueriesConsumer {
   float sums[2];      // what their gradients have in common
   WarpKeys own_keys;  // of the 64 queries
   KeyTiles tiles;
-  RingPlace<kStages> at;
+  RingPlace<kKeyStages> at;
+  RingPlace<kValueStages> values_at;
   float scale_log2;
 
   __device__ __forceinline__ void start(const Params& params, u32 memory, int own_group) {
@@ -1561,6 +1714,7 @@ struct QueriesConsumer {
     }
     own_keys.start(params, work, group * 64, 64);
     at = {};
+    values_at = {};
     scale_log2 = params.softcap_log2;
   }
 
@@ -1571,6 +1725,7 @@ struct QueriesConsumer {
 
   __device__ __forceinline__ void advance(const Params& params) {
     at.advance();
+    values_at.advance();
     tiles.advance(params);
   }
 
@@ -1614,7 +1769,8 @@ __device__ __forceinline__ void consume_keys(const Params& params, u32 memory, i
   consumer.tiles.start(params, consumer.work);
 #pragma unroll 1
   while (!consumer.tiles.done) {
-    const RingPlace<kStages> at = consumer.at;
+    const RingPlace<kKeyStages> at = consumer.at;
+    const RingPlace<kValueStages> values_at = consumer.values_at;
     const u32 keys = consumer.keys + at.stage * kStepKeysStride;
     consumer.wait_for_keys();
     if (consumer.own_keys.visible(consumer.tiles)) {
@@ -1622,23 +1778,23 @@ __device__ __forceinline__ void consume_keys(const Params& params, u32 memory, i
       u32 packed[kTileKv / 16][4];
       fence_products();
       start_product<kTileKv, kPaddedDim, kSwizzle>(scores, consumer.queries, keys);
-      wait_barrier(barriers.second_full + at.stage * 8, at.parity);
+      wait_barrier(barriers.second_full + values_at.stage * 8, values_at.parity);
       fence_products();
       start_product<kTileKv, kPaddedDimV, kSwizzleV>(
-          gradients, consumer.outputs, consumer.values + at.stage * kStepValuesStride);
+          gradients, consumer.outputs, consumer.values + values_at.stage * kStepValuesStride);
       wait_products<1>();
       hold(scores);
       consumer.soften(scores, params);
       wait_products<0>();
       hold(gradients);
-      release(barriers.second_empty + at.stage * 8);
+      release(barriers.second_empty + values_at.stage * 8);
       consumer.differentiate(scores, gradients, packed, params);
       fence_products();
       start_gradient<kTileKv, kSwizzle>(dq, packed, keys);
       wait_products<0>();
       hold(dq);
     } else {
-      pass_second(barriers, at, group);
+      pass_second(barriers, values_at, group);
     }
     release_first(barriers, at.stage);
     consumer.advance(params);
@@ -1666,7 +1822,7 @@ extern "C" __global__ void __launch_bounds__(kPrepareThreads)
   prepare_rows(params);
 }
 
-// One block computes the gradients of kKeysPerBlock keys of one head.
+// One block computes the gradients of kKeysPerBlock keys of one head, and of their values.
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     fw_backward_keys(const __grid_constant__ Params params) {
   const u32 memory = swizzled_memory();
@@ -1681,26 +1837,11 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
   } else {
     take_registers<kConsumerRegisters>();
     wait_for_previous_kernel();
-    consume_queries_for_keys(params, memory, group);
-  }
-}
-
-// One block computes the gradients of kKeysPerBlock values of one head.
-extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
-    fw_backward_values(const __grid_constant__ Params params) {
-  const u32 memory = swizzled_memory();
-  if (thread_index() == 0) find_barriers(memory + kKeysBarriersOffset).make(4);
-  synchronize_block();
-  start_next_kernel();
-  const int group = static_cast<int>(shuffle(warp_index() / 4, 0));
-  if (group == kConsumers) {
-    give_registers<kProducerRegisters>();
-    wait_for_previous_kernel();
-    produce_queries(params, memory);
-  } else {
-    take_registers<kConsumerRegisters>();
-    wait_for_previous_kernel();
-    consume_queries_for_values(params, memory, group);
+    if (group == 0) {
+      consume_queries_for_values(params, memory);
+    } else {
+      consume_queries_for_keys(params, memory);
+    }
   }
 }
 

@@ -42,12 +42,15 @@ struct alignas(64) TensorMap {
 
 constexpr int kConsumers = 2;  // warpgroups of 64 rows; one more produces
 constexpr int kThreads = 128 * (kConsumers + 1);
-constexpr int kBlocksPerSm = 1;                 // resident together
-constexpr int kStages = 2;                      // tiles in flight
-constexpr int kTileQ = 64 * kConsumers;         // queries of a block of fw_backward_queries
-constexpr int kTileKv = 96;                     // keys that they meet in a step
+constexpr int kBlocksPerSm = 1;          // resident together
+constexpr int kStages = 2;               // tiles in flight
+constexpr int kTileQ = 64 * kConsumers;  // queries of a block of fw_backward_queries
+constexpr int kTileKv = 96;              // keys that they meet in a step
+constexpr int kKeyStages = 2;            // of these in flight
+constexpr int kValueStages = 2;
 constexpr int kKeysPerBlock = 64 * kConsumers;  // keys of a block of fw_backward_keys
 constexpr int kQueryStep = 80;                  // queries that they meet in a step
+constexpr int kPartQueries = 80;                // of these whose scores are computed at once
 constexpr int kHeadDim = 64;                    // of queries and keys
 constexpr int kHeadDimV = 64;                   // of values and outputs
 constexpr int kProducerRegisters = 40;          // of each thread
@@ -942,7 +945,8 @@ __device__ __forceinline__ void release_first(const Barriers& barriers, int stag
 
 // Gives back the second tile of a stage that a consumer has no use for. Without a product, which
 // all four warps take part in, only a barrier tells that none of them still waits for the tile.
-__device__ __forceinline__ void pass_second(const Barriers& barriers, const RingPlace<kStages>& at,
+template <int kCount>
+__device__ __forceinline__ void pass_second(const Barriers& barriers, const RingPlace<kCount>& at,
                                             int group) {
   wait_barrier(barriers.second_full + at.stage * 8, at.parity);
   synchronize_named(2 + group, 128);
@@ -964,8 +968,9 @@ __device__ __forceinline__ void load_tile(u32 tile, const TensorMap& map, u32 ba
   }
 }
 
-// Starts sums = a b^T: 64 rows of a and kRows of b, each of kColumns elements.
-template <int kRows, int kColumns, int kSwizzle>
+// Starts sums = a b^T: 64 rows of a and kRows of b, each of kColumns elements. `b` lies among
+// kTileRows rows.
+template <int kRows, int kColumns, int kSwizzle, int kTileRows = kRows>
 __device__ __forceinline__ void start_product(float (&sums)[kRows / 2], u32 a, u32 b) {
   const u64 a_tile = tile_descriptor<kSwizzle>(uniform_address(a), 8 * kSwizzle, 0);
   const u64 b_tile = tile_descriptor<kSwizzle>(uniform_address(b), 8 * kSwizzle, 0);
@@ -974,7 +979,7 @@ __device__ __forceinline__ void start_product(float (&sums)[kRows / 2], u32 a, u
     constexpr int kSteps = kSwizzle / 32;  // of a slab
     const int slab = step / kSteps, offset = step % kSteps * 32;
     const u64 a_step = advance_descriptor(a_tile, slab * 64 * kSwizzle + offset);
-    const u64 b_step = advance_descriptor(b_tile, slab * kRows * kSwizzle + offset);
+    const u64 b_step = advance_descriptor(b_tile, slab * kTileRows * kSwizzle + offset);
     if (step == 0) {
       multiply_first_scores(sums, a_step, b_step);
     } else {
@@ -984,11 +989,13 @@ __device__ __forceinline__ void start_product(float (&sums)[kRows / 2], u32 a, u
   commit_products();
 }
 
-// Starts sums += weights b: 64 rows of weights, in registers, by the kRows rows of b.
-template <int kRows, int kSwizzle, int kSums>
+// Starts sums += weights b: 64 rows of weights, in registers, by the kRows rows of b, which lie
+// among kTileRows.
+template <int kRows, int kSwizzle, int kTileRows = kRows, int kSums>
 __device__ __forceinline__ void start_gradient(float (&sums)[kSums],
                                                const u32 (&weights)[kRows / 16][4], u32 b) {
-  const u64 tile = tile_descriptor<kSwizzle>(uniform_address(b), 8 * kSwizzle, kRows * kSwizzle);
+  const u64 tile =
+      tile_descriptor<kSwizzle>(uniform_address(b), 8 * kSwizzle, kTileRows * kSwizzle);
 #pragma unroll
   for (int step = 0; step < kRows / 16; ++step)
     multiply_weights(sums, weights[step], advance_descriptor(tile, step * 16 * kSwizzle));
@@ -1100,15 +1107,15 @@ __device__ __forceinline__ int row_place(int i) {
 // Starts the copy of keys and values.
 __device__ __forceinline__ void load_own_keys(const Params& params, const KeyTile& work, u32 memory,
                                               const Barriers& barriers) {
-  arrive_expecting(barriers.own_full, kConsumers * (kOwnKeysBytes + kOwnValuesBytes));
+  arrive_expecting(barriers.own_full, kKeysPerBlock / 64 * (kOwnKeysBytes + kOwnValuesBytes));
 #pragma unroll 1
-  for (int group = 0; group < kConsumers; ++group) {
-    load_tile<64, kKeyBoxRows, kPaddedDim, kSwizzle>(memory + group * kOwnKeysStride, params.k_map,
-                                                     barriers.own_full, work.key_begin + group * 64,
+  for (int part = 0; part < kKeysPerBlock / 64; ++part) {
+    load_tile<64, kKeyBoxRows, kPaddedDim, kSwizzle>(memory + part * kOwnKeysStride, params.k_map,
+                                                     barriers.own_full, work.key_begin + part * 64,
                                                      work.head, work.batch);
     load_tile<64, kKeyBoxRows, kPaddedDimV, kSwizzleV>(
-        memory + kOwnValuesOffset + group * kOwnValuesStride, params.v_map, barriers.own_full,
-        work.key_begin + group * 64, work.head, work.batch);
+        memory + kOwnValuesOffset + part * kOwnValuesStride, params.v_map, barriers.own_full,
+        work.key_begin + part * 64, work.head, work.batch);
   }
 }
 
@@ -1198,13 +1205,13 @@ __device__ __forceinline__ void copy_queries(const Params& params, const KeyTile
   const Element* v = params.v + work.batch * params.v_batch_stride +
                      work.head * params.v_head_stride + work.key_begin * params.v_row_stride;
 #pragma unroll 1
-  for (int group = 0; group < kConsumers; ++group) {
-    const int rows = params.seq_kv - work.key_begin - group * 64;
-    copy_rows<64, kHeadDim, kPaddedDim, kSwizzle>(memory + group * kOwnKeysStride,
-                                                  k + group * 64 * params.k_row_stride,
+  for (int part = 0; part < kKeysPerBlock / 64; ++part) {
+    const int rows = params.seq_kv - work.key_begin - part * 64;
+    copy_rows<64, kHeadDim, kPaddedDim, kSwizzle>(memory + part * kOwnKeysStride,
+                                                  k + part * 64 * params.k_row_stride,
                                                   params.k_row_stride, rows);
     copy_rows<64, kHeadDimV, kPaddedDimV, kSwizzleV>(
-        memory + kOwnValuesOffset + group * kOwnValuesStride, v + group * 64 * params.v_row_stride,
+        memory + kOwnValuesOffset + part * kOwnValuesStride, v + part * 64 * params.v_row_stride,
         params.v_row_stride, rows);
   }
   announce(barriers.own_full);
@@ -1253,8 +1260,9 @@ __device__ __forceinline__ void produce_queries(const Params& params, u32 memory
 }
 
 // Clears the weights of keys that a query does not see. `key` is the lane's first.
-__device__ __forceinline__ void hide_weights(float (&weights)[kQueryStep / 2], const Params& params,
-                                             const KeyTile& work, const Step& step, int key) {
+__device__ __forceinline__ void hide_weights(float (&weights)[kPartQueries / 2],
+                                             const Params& params, const KeyTile& work,
+                                             const Step& step, int key) {
   const int first = step.first + lane_index() % 4 * 2;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -1263,7 +1271,7 @@ __device__ __forceinline__ void hide_weights(float (&weights)[kQueryStep / 2], c
     const int begin = queries.begin - first;
     const int end = own < work.key_end ? queries.end - first : begin;
 #pragma unroll
-    for (int n = 0; n < kQueryStep / 8; ++n) {
+    for (int n = 0; n < kPartQueries / 8; ++n) {
 #pragma unroll
       for (int i = 0; i < 2; ++i)
         if (n * 8 + i < begin || n * 8 + i >= end) weights[4 * n + 2 * half + i] = 0.0f;
@@ -1274,7 +1282,8 @@ __device__ __forceinline__ void hide_weights(float (&weights)[kQueryStep / 2], c
 // A consumer on its way.
 struct KeysConsumer {
   int group;                          // which of the consumers
-  u32 keys, values;                   // its own, in shared memory
+  int part;                           // which 64 keys of the block are its own
+  u32 keys, values;                   // those, in shared memory
   u32 queries, outputs, rows, steps;  // the first stage of each
   Barriers barriers;
   KeyTile work;
@@ -1285,16 +1294,17 @@ struct KeysConsumer {
 
   __device__ __forceinline__ void start(const Params& params, u32 memory, int own_group) {
     group = own_group;
+    part = kKeysPerBlock == 64 ? 0 : group;
     work = find_key_tile(params);
-    keys = memory + group * kOwnKeysStride;
-    values = memory + kOwnValuesOffset + group * kOwnValuesStride;
+    keys = memory + part * kOwnKeysStride;
+    values = memory + kOwnValuesOffset + part * kOwnValuesStride;
     queries = memory + kStepQueriesOffset;
     outputs = memory + kStepOutputsOffset;
     rows = memory + kRowsOffset;
     steps = memory + kStepsOffset;
     barriers = find_barriers(memory + kKeysBarriersOffset);
-    key = work.key_begin + group * 64 + warp_index() % 4 * 16 + lane_index() / 4;
-    own_queries.start(params, work, group * 64, 64);
+    key = work.key_begin + part * 64 + warp_index() % 4 * 16 + lane_index() / 4;
+    own_queries.start(params, work, part * 64, 64);
     at = {};
     scale_log2 = params.scale_log2;
   }
@@ -1304,27 +1314,29 @@ struct KeysConsumer {
     return step.first < own_queries.rows.end && step.first + kQueryStep > own_queries.rows.begin;
   }
 
-  // Four numbers of rows: of the queries of the lane in two tiles of accumulators from 2 * pair on.
-  __device__ __forceinline__ Bytes16 row_words(int list, int pair) const {
-    return load_shared_16(rows + at.stage * kRowsStride +
-                          (list * kQueryStep + pair * 16 + lane_index() % 4 * 4) * 4);
+  // Where the numbers of the rows of the step at hand lie.
+  __device__ __forceinline__ u32 numbers() const { return rows + at.stage * kRowsStride; }
+
+  // Four of them: of the queries of the lane in two tiles of accumulators from 2 * pair on.
+  __device__ __forceinline__ Bytes16 row_words(u32 numbers, int list, int pair) const {
+    return load_shared_16(numbers + (list * kQueryStep + pair * 16 + lane_index() % 4 * 4) * 4);
   }
 
   // Turns scores into weights, and rounds these for the products with gradients of outputs.
-  __device__ __forceinline__ void soften(float (&scores)[kQueryStep / 2],
-                                         u32 (&packed)[kQueryStep / 16][4], const Params& params,
-                                         const Step& step) const {
+  __device__ __forceinline__ void soften(float (&scores)[kPartQueries / 2],
+                                         u32 (&packed)[kPartQueries / 16][4], const Params& params,
+                                         const Step& step, u32 numbers) const {
     const float slope = find_slope(params, {work.batch, step.head, 0, 0}, scale_log2);
     const float distance =
         static_cast<float>(key - step.first - lane_index() % 4 * 2 - params.q_position);
 #pragma unroll
-    for (int i = 0; i < kQueryStep / 2; ++i) {
+    for (int i = 0; i < kPartQueries / 2; ++i) {
       const int further = i % 4 / 2 * 8 - i / 4 * 8 - i % 2;
       scores[i] = modified(params, scores[i], slope, distance + static_cast<float>(further));
     }
 #pragma unroll
-    for (int pair = 0; pair < kQueryStep / 16; ++pair) {
-      const Bytes16 lse = row_words(0, pair);
+    for (int pair = 0; pair < kPartQueries / 16; ++pair) {
+      const Bytes16 lse = row_words(numbers, 0, pair);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         float& score = scores[8 * pair + i];
@@ -1333,23 +1345,25 @@ struct KeysConsumer {
       }
     }
     if (step.test != 0) hide_weights(scores, params, work, step, key);
-    round(packed, scores);
+    round(packed, scores, numbers);
   }
 
   // Rounds weights for the products with gradients of outputs.
-  __device__ __forceinline__ void round(u32 (&packed)[kQueryStep / 16][4],
-                                        const float (&weights)[kQueryStep / 2]) const {
-    pack<kQueryStep>(packed, weights);
+  __device__ __forceinline__ void round(u32 (&packed)[kPartQueries / 16][4],
+                                        const float (&weights)[kPartQueries / 2],
+                                        u32 numbers) const {
+    pack<kPartQueries>(packed, weights);
   }
 
   // Turns weights and their gradients into gradients of the scores, rounded for the products with
   // queries.
-  __device__ __forceinline__ void differentiate(const float (&weights)[kQueryStep / 2],
-                                                const float (&gradients)[kQueryStep / 2],
-                                                u32 (&scores)[kQueryStep / 16][4]) const {
+  __device__ __forceinline__ void differentiate(const float (&weights)[kPartQueries / 2],
+                                                const float (&gradients)[kPartQueries / 2],
+                                                u32 (&scores)[kPartQueries / 16][4],
+                                                u32 numbers) const {
 #pragma unroll
-    for (int pair = 0; pair < kQueryStep / 16; ++pair) {
-      const Bytes16 sums = row_words(1, pair);
+    for (int pair = 0; pair < kPartQueries / 16; ++pair) {
+      const Bytes16 sums = row_words(numbers, 1, pair);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         float two[2];
@@ -1372,12 +1386,12 @@ struct KeysConsumer {
   // Adds what a step contributes to gradients of values, and starts the product that adds it to
   // those of keys; `packed_gradients` are its operands until it has ended.
   __device__ __forceinline__ void start_step(float (&dk)[kHeadDim / 2], float (&dv)[kHeadDimV / 2],
-                                             u32 (&packed_gradients)[kQueryStep / 16][4],
+                                             u32 (&packed_gradients)[kPartQueries / 16][4],
                                              const Params& params, const Step& step) const {
     const u32 step_queries = queries + at.stage * kStepQueriesStride;
     const u32 step_outputs = outputs + at.stage * kStepOutputsStride;
     float scores[kQueryStep / 2], gradients[kQueryStep / 2];
-    u32 packed[kQueryStep / 16][4];
+    u32 packed[kPartQueries / 16][4];
     fence_products();
     start_product<kQueryStep, kPaddedDim, kSwizzle>(scores, keys, step_queries);
     wait_barrier(barriers.second_full + at.stage * 8, at.parity);
@@ -1385,12 +1399,12 @@ struct KeysConsumer {
     start_product<kQueryStep, kPaddedDimV, kSwizzleV>(gradients, values, step_outputs);
     wait_products<1>();
     hold(scores);
-    soften(scores, packed, params, step);
+    soften(scores, packed, params, step, numbers());
     fence_products();
     start_gradient<kQueryStep, kSwizzleV>(dv, packed, step_outputs);
     wait_products<1>();
     hold(gradients);
-    differentiate(scores, gradients, packed_gradients);
+    differentiate(scores, gradients, packed_gradients, numbers());
     fence_products();
     start_gradient<kQueryStep, kSwizzle>(dk, packed_gradients, step_queries);
     wait_products<1>();
@@ -1414,7 +1428,7 @@ struct KeysConsumer {
     write_rows<kHeadDim, kSwizzle>(
         dk, numerator(params) * params.softmax_scale, keys,
         {params.dk_map, rows, params.dk_row_stride, work.batch, work.head,
-         work.key_begin + group * 64, work.key_end, params.seq_kv},
+         work.key_begin + part * 64, work.key_end, params.seq_kv},
         params.aligned != 0, group);
   }
 
@@ -1426,7 +1440,7 @@ struct KeysConsumer {
     write_rows<kHeadDimV, kSwizzleV>(
         dv, numerator(params), values,
         {params.dv_map, rows, params.dv_row_stride, work.batch, work.head,
-         work.key_begin + group * 64, work.key_end, params.seq_kv},
+         work.key_begin + part * 64, work.key_end, params.seq_kv},
         params.aligned != 0, group);
   }
 };
@@ -1444,7 +1458,7 @@ __device__ __forceinline__ void consume_queries(const Params& params, u32 memory
     wait_barrier(barriers.first_full + at.stage * 8, at.parity);
     const Step step = told_step(consumer.steps + at.stage * 32);
     if (step.head == kNoHead) break;
-    u32 packed_gradients[kQueryStep / 16][4];
+    u32 packed_gradients[kPartQueries / 16][4];
     if (consumer.is_seen(step)) {
       consumer.start_step(dk, dv, packed_gradients, params, step);
     } else {
@@ -1481,7 +1495,8 @@ __device__ __forceinline__ void load_keys(const Params& params, const QueryTile&
   tiles.start(params, work);
   load_own_queries(params, work, memory, barriers);
   const int kv_head = work.head / params.group;
-  RingPlace<kStages> at = {};
+  RingPlace<kKeyStages> at = {};
+  RingPlace<kValueStages> values_at = {};
 #pragma unroll 1
   while (!tiles.done) {
     const int first_key = tiles.first;
@@ -1492,13 +1507,14 @@ __device__ __forceinline__ void load_keys(const Params& params, const QueryTile&
     load_tile<kTileKv, kKeyBoxRows, kPaddedDim, kSwizzle>(
         memory + kStepKeysOffset + at.stage * kStepKeysStride, params.k_map, first_full, first_key,
         kv_head, work.batch);
-    const u32 second_full = barriers.second_full + at.stage * 8;
-    wait_barrier(barriers.second_empty + at.stage * 8, at.parity ^ 1);
+    const u32 second_full = barriers.second_full + values_at.stage * 8;
+    wait_barrier(barriers.second_empty + values_at.stage * 8, values_at.parity ^ 1);
     arrive_expecting(second_full, kStepValuesBytes);
     load_tile<kTileKv, kKeyBoxRows, kPaddedDimV, kSwizzleV>(
-        memory + kStepValuesOffset + at.stage * kStepValuesStride, params.v_map, second_full,
+        memory + kStepValuesOffset + values_at.stage * kStepValuesStride, params.v_map, second_full,
         first_key, kv_head, work.batch);
     at.advance();
+    values_at.advance();
   }
 }
 
@@ -1526,7 +1542,8 @@ __device__ __forceinline__ void copy_keys(const Params& params, const QueryTile&
   const int kv_head = work.head / params.group;
   const Element* k = params.k + work.batch * params.k_batch_stride + kv_head * params.k_head_stride;
   const Element* v = params.v + work.batch * params.v_batch_stride + kv_head * params.v_head_stride;
-  RingPlace<kStages> at = {};
+  RingPlace<kKeyStages> at = {};
+  RingPlace<kValueStages> values_at = {};
 #pragma unroll 1
   while (!tiles.done) {
     const int first_key = tiles.first, rows = params.seq_kv - first_key;
@@ -1536,12 +1553,13 @@ __device__ __forceinline__ void copy_keys(const Params& params, const QueryTile&
         memory + kStepKeysOffset + at.stage * kStepKeysStride, k + first_key * params.k_row_stride,
         params.k_row_stride, rows);
     announce(barriers.first_full + at.stage * 8);
-    wait_barrier(barriers.second_empty + at.stage * 8, at.parity ^ 1);
+    wait_barrier(barriers.second_empty + values_at.stage * 8, values_at.parity ^ 1);
     copy_rows<kTileKv, kHeadDimV, kPaddedDimV, kSwizzleV>(
-        memory + kStepValuesOffset + at.stage * kStepValuesStride,
+        memory + kStepValuesOffset + values_at.stage * kStepValuesStride,
         v + first_key * params.v_row_stride, params.v_row_stride, rows);
-    announce(barriers.second_full + at.stage * 8);
+    announce(barriers.second_full + values_at.stage * 8);
     at.advance();
+    values_at.advance();
   }
 }
 
@@ -1568,7 +1586,8 @@ struct QueriesConsumer {
   float sums[2];      // what their gradients have in common
   WarpKeys own_keys;  // of the 64 queries
   KeyTiles tiles;
-  RingPlace<kStages> at;
+  RingPlace<kKeyStages> at;
+  RingPlace<kValueStages> values_at;
   float scale_log2;
 
   __device__ __forceinline__ void start(const Params& params, u32 memory, int own_group) {
@@ -1591,6 +1610,7 @@ struct QueriesConsumer {
     }
     own_keys.start(params, work, group * 64, 64);
     at = {};
+    values_at = {};
     scale_log2 = params.scale_log2;
   }
 
@@ -1601,6 +1621,7 @@ struct QueriesConsumer {
 
   __device__ __forceinline__ void advance(const Params& params) {
     at.advance();
+    values_at.advance();
     tiles.advance(params);
   }
 
@@ -1639,7 +1660,8 @@ __device__ __forceinline__ void consume_keys(const Params& params, u32 memory, i
   consumer.tiles.start(params, consumer.work);
 #pragma unroll 1
   while (!consumer.tiles.done) {
-    const RingPlace<kStages> at = consumer.at;
+    const RingPlace<kKeyStages> at = consumer.at;
+    const RingPlace<kValueStages> values_at = consumer.values_at;
     const u32 keys = consumer.keys + at.stage * kStepKeysStride;
     consumer.wait_for_keys();
     if (consumer.own_keys.visible(consumer.tiles)) {
@@ -1647,23 +1669,23 @@ __device__ __forceinline__ void consume_keys(const Params& params, u32 memory, i
       u32 packed[kTileKv / 16][4];
       fence_products();
       start_product<kTileKv, kPaddedDim, kSwizzle>(scores, consumer.queries, keys);
-      wait_barrier(barriers.second_full + at.stage * 8, at.parity);
+      wait_barrier(barriers.second_full + values_at.stage * 8, values_at.parity);
       fence_products();
       start_product<kTileKv, kPaddedDimV, kSwizzleV>(
-          gradients, consumer.outputs, consumer.values + at.stage * kStepValuesStride);
+          gradients, consumer.outputs, consumer.values + values_at.stage * kStepValuesStride);
       wait_products<1>();
       hold(scores);
       consumer.soften(scores, params);
       wait_products<0>();
       hold(gradients);
-      release(barriers.second_empty + at.stage * 8);
+      release(barriers.second_empty + values_at.stage * 8);
       consumer.differentiate(scores, gradients, packed, params);
       fence_products();
       start_gradient<kTileKv, kSwizzle>(dq, packed, keys);
       wait_products<0>();
       hold(dq);
     } else {
-      pass_second(barriers, at, group);
+      pass_second(barriers, values_at, group);
     }
     release_first(barriers, at.stage);
     consumer.advance(params);
