@@ -15,8 +15,12 @@ if(FLASHWRIGHT_INSTALL)
   include(CMakePackageConfigHelpers)
   set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/flashwright)
 
+  set(namelink "")
+  if(SKBUILD)
+    set(namelink NAMELINK_SKIP)  # a wheel holds no symbolic links; find_package does without
+  endif()
   install(TARGETS flashwright EXPORT flashwrightTargets
-    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ${namelink}
     PUBLIC_HEADER DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/flashwright)
   if(TARGET flashwright-cpu)
     install(TARGETS flashwright-cpu LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
@@ -41,6 +45,8 @@ if(FLASHWRIGHT_INSTALL)
   file(RELATIVE_PATH flashwright_pc_to_prefix
     ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
   configure_file(${CMAKE_CURRENT_LIST_DIR}/flashwright.pc.in ${CMAKE_CURRENT_BINARY_DIR}/flashwright.pc @ONLY)
-  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashwright.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+  if(NOT SKBUILD)
+    install(FILES ${CMAKE_CURRENT_BINARY_DIR}/flashwright.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+  endif()
   install(FILES ${flashwright_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL)
 endif()

@@ -46,7 +46,7 @@ skip() {
 
 if $setup; then
   title "What a build needs"
-  "$root/scripts/setup.sh" || echo "demo: going on with what is there"
+  "$root/scripts/setup.sh" --no-python || echo "demo: going on with what is there"
 fi
 
 title "Build"

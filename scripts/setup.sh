@@ -6,6 +6,7 @@
 #   scripts/setup.sh              install what is missing (as root, or through sudo)
 #   scripts/setup.sh --check      only say what is missing; exit status 1 if anything is
 #   scripts/setup.sh --no-nvrtc   leave NVRTC out
+#   scripts/setup.sh --no-python  leave out what building and testing the Python package needs
 set -euo pipefail
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -17,12 +18,14 @@ warn() { printf 'setup: %s\n' "$*" >&2; }
 
 check_only=false
 want_nvrtc=true
+want_python=true
 for argument in "$@"; do
   case $argument in
     --check) check_only=true ;;
     --no-nvrtc) want_nvrtc=false ;;
+    --no-python) want_python=false ;;
     -h | --help)
-      sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       exit 0
       ;;
     *)
@@ -96,10 +99,28 @@ find_nvrtc() {
   return 1
 }
 
+# The Python of the package's tests: that of .venv, with the modules that they need.
+have_python_modules() {
+  [[ -x $venv/bin/python ]] && "$venv/bin/python" -c '
+import os, sysconfig
+import nanobind, numpy, pytest
+assert os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h"))' 2> /dev/null
+}
+
 # ---- Debian packages ------------------------------------------------------------------------------
 
 missing=()
 need() { package_installed "$1" || missing+=("$1"); }
+
+need_venv() {
+  { have python3 && python3 -c 'import ensurepip, venv' 2> /dev/null; } || missing+=(python3-venv)
+}
+
+have_python_headers() {
+  have python3 && python3 -c '
+import os, sys, sysconfig
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))'
+}
 
 list_missing() {
   missing=()
@@ -119,8 +140,11 @@ list_missing() {
   need libxml2-dev
   find_llvm > /dev/null || missing+=(llvm-dev)
   if $want_nvrtc && ! find_nvrtc > /dev/null; then
-    { have python3 && python3 -c 'import ensurepip, venv' 2> /dev/null; } || missing+=(python3-venv)
+    need_venv
+  elif $want_python && ! have_python_modules; then
+    need_venv
   fi
+  if $want_python && ! have_python_headers; then missing+=(python3-dev); fi
 }
 
 # What a build can do without a package that the distribution lacks; empty if it can do nothing.
@@ -129,7 +153,8 @@ way_around() {
     llvm-dev) echo "configure with -DFLASHWRIGHT_CPU=OFF to build without the CPU plugin, or point LLVM_DIR at an LLVM of your own (16 or newer)" ;;
     libcli11-dev) echo "configure with -DFLASHWRIGHT_CLI=OFF to build without the command line, or install CLI11 2.1 or newer from source" ;;
     doctest-dev | librapidcheck-dev) echo "configure with -DFLASHWRIGHT_TESTS=OFF to build without the tests, or install it from source" ;;
-    python3-venv) echo "NVRTC must then come from a CUDA toolkit, or run again with --no-nvrtc" ;;
+    python3-venv) echo "NVRTC must then come from a CUDA toolkit, or run again with --no-nvrtc --no-python" ;;
+    python3-dev) echo "configure with -DFLASHWRIGHT_PYTHON=OFF to build without the Python package" ;;
   esac
 }
 
@@ -232,6 +257,21 @@ install_nvrtc() {
   warn "to compile CUDA kernels, run this again with a network or install a CUDA toolkit"
 }
 
+# ---- The Python package ---------------------------------------------------------------------------
+
+install_python_modules() {
+  if ! have python3 || { [[ ! -x $venv/bin/python ]] && ! python3 -m venv "$venv"; }; then
+    warn "cannot make $venv: the Python package is neither built nor tested"
+    return 0
+  fi
+  say "installing nanobind, numpy and pytest into $venv"
+  if ! "$venv/bin/python" -m pip install -q --disable-pip-version-check --retries 1 'nanobind>=3.1,<4' numpy pytest; then
+    warn "they could not be downloaded: the Python package is neither built nor tested"
+    return 0
+  fi
+  if [[ -n ${SUDO_UID:-} ]]; then chown -R "$SUDO_UID:${SUDO_GID:-$SUDO_UID}" "$venv"; fi
+}
+
 # ---- Main -----------------------------------------------------------------------------------------
 
 if [[ -r /etc/os-release ]]; then
@@ -242,6 +282,7 @@ fi
 list_missing
 if $check_only; then
   if $want_nvrtc && ! find_nvrtc > /dev/null; then missing+=("NVRTC (pip: nvidia-cuda-nvrtc)"); fi
+  if $want_python && ! have_python_modules; then missing+=("nanobind, numpy, pytest (pip)"); fi
   if ((${#missing[@]})); then
     say "missing:"
     printf '  %s\n' "${missing[@]}"
@@ -258,6 +299,7 @@ else
   say "build tools and libraries: all there"
 fi
 if $want_nvrtc && ! find_nvrtc > /dev/null; then install_nvrtc; fi
+if $want_python && ! have_python_modules; then install_python_modules; fi
 
 have_cmake || { warn "CMake 3.24 or newer is still missing"; status=1; }
 have_compiler || { warn "a compiler for C++20 is still missing (GCC 12 or newer)"; status=1; }

@@ -43,9 +43,21 @@ if $setup; then
   "$root/scripts/setup.sh" || echo "test: going on with what is there"
 fi
 
+# The Python package is built and tested where .venv has what it needs.
+skipped=()
+python=$root/.venv/bin/python
+if [[ $build == *-sanitize ]]; then
+  skipped+=("the Python package: the sanitizers would have to be in the interpreter as well")
+elif [[ -x $python ]] && "$python" -c 'import nanobind, numpy, os, pytest, sysconfig
+assert os.path.exists(sysconfig.get_path("include") + "/Python.h")' 2> /dev/null; then
+  options+=(-DFLASHWRIGHT_PYTHON=ON "-DPython_EXECUTABLE=$python")
+else
+  options+=(-DFLASHWRIGHT_PYTHON=OFF)
+  skipped+=("the Python package: $python lacks nanobind, numpy, pytest or Python.h; scripts/setup.sh installs them")
+fi
+
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-skipped=()
 configure() { cmake -S "$root" -B "$build" -G Ninja "${options[@]}" "$@" > "$log" 2>&1; }
 if ! configure; then
   if grep -q 'The CPU backend needs LLVM' "$log" && configure -DFLASHWRIGHT_CPU=OFF; then

@@ -20,6 +20,7 @@ MAY_INCLUDE = {
     "cli": {"emulator"},
     "examples": set(),
     "bench": set(),
+    "bindings": set(),
 }
 # The CPU plugin is where a generator and a runtime meet LLVM, and each other.
 PLUGIN = {"generator/cpu", "runtime/cpu"}
