@@ -66,6 +66,9 @@
 #ifndef FW_SPLIT_KEYS
 #define FW_SPLIT_KEYS 0
 #endif
+#ifndef FW_ADDER
+#define FW_ADDER 0
+#endif
 #ifndef FW_TWO_PARTS
 #define FW_TWO_PARTS 0
 #endif

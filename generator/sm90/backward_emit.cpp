@@ -24,11 +24,15 @@ int row_threads(const Problem& problem) {
 std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
   const Slabs keys = slabs(problem.head_dim), values = slabs(problem.head_dim_v);
   const int consumers = schedule.tile_q / kRows;
-  const Registers share = backward_registers(problem, schedule);
+  const BackwardRegisters share = backward_registers(problem, schedule);
   const KernelLayout queries = queries_layout(problem, schedule);
-  const std::vector<Constant> rows = {
+  const bool adder = schedule.add_queries == kByAdder;
+  std::vector<Constant> rows = {
       int_constant("kConsumers", consumers, "warpgroups of 64 rows; one more produces"),
       {"constexpr int kThreads = 128 * (kConsumers + 1)", ""},
+      {adder ? "constexpr int kKeysThreads = kThreads + 128"
+             : "constexpr int kKeysThreads = kThreads",
+       adder ? "of fw_backward_keys: one adds gradients of queries" : "of fw_backward_keys"},
       int_constant("kBlocksPerSm", schedule.blocks_per_sm, "resident together"),
       int_constant("kStages", schedule.stages, "tiles in flight"),
       {"constexpr int kTileQ = 64 * kConsumers", "queries of a block of fw_backward_queries"},
@@ -62,6 +66,7 @@ std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
       {},
       {"constexpr float kLog2E = 1.4426950408889634f", ""},
   };
+  if (adder) rows.push_back(int_constant("kAdderRegisters", share.adder, "of the one that adds"));
   return print_constants(rows);
 }
 
@@ -206,7 +211,8 @@ LaunchPlan plan_for(const Problem& problem, const Schedule& schedule) {
   const std::string key_tiles = tiles(keys_per_block(problem, schedule), "seq_kv", "block_kv",
                                       "ceil_div(seq_kv, max(block_kv, 1))") +
                                 " * heads_kv * batch";
-  step("fw_backward_keys", threads, keys_layout(problem, schedule).smem_bytes,
+  const int keys_threads = threads + (schedule.add_queries == kByAdder ? 128 : 0);
+  step("fw_backward_keys", keys_threads, keys_layout(problem, schedule).smem_bytes,
        "max(want_dk, want_dv) * " + key_tiles);
   const std::string query_tiles =
       tiles(schedule.tile_q, "seq_q", "block_q", "query_blocks") + " * heads_q * batch";
@@ -295,6 +301,7 @@ Emission backward_emission(const Problem& problem, const Schedule& schedule) {
   out.options["FW_ALIBI"] = problem.alibi;
   out.options["FW_SPLIT_KEYS"] = apart(problem);
   out.options["FW_TWO_PARTS"] = part_queries(problem, schedule) < schedule.query_step;
+  out.options["FW_ADDER"] = schedule.add_queries == kByAdder;
   out.options["FW_ADD_QUERIES"] = schedule.add_queries != 0;
   out.plan = plan_for(problem, schedule);
   std::vector<Line>& printed = out.printed["constants.h"];

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int kReservedSmem = 1024;  // the system takes this of every resident block
 constexpr int kRows = 64;            // of a consumer
+constexpr int kAdderDims = 80;       // whose sums fit its registers
 
 void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
   verdict.one_of("tile_q", s.tile_q, {128, 192});
@@ -41,17 +42,24 @@ void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
         fmt::format("{} is {}; allowed: {}", name, value,
                     whole_words ? "16 and 32..128 in steps of 32" : "16..128 in steps of 16"));
   };
-  verdict.one_of("add_queries", s.add_queries, {0, 1});
+  verdict.one_of("add_queries", s.add_queries, {0, kInTurn, kByAdder});
   if (s.add_queries != 0) {
-    verdict.require(!problem.deterministic, "add_queries is 1; allowed with deterministic: 0");
-    verdict.require(problem.mask != Mask::Kind::blocks,
-                    "add_queries is 1; allowed with block lists: 0");
-    verdict.require(!apart(problem),
-                    "add_queries is 1; allowed where one consumer computes gradients of keys and "
-                    "another those of the values: 0");
+    const auto refuse_where = [&](bool here, const char* where) {
+      verdict.require(!here, fmt::format("add_queries is {}; allowed {}: 0", s.add_queries, where));
+    };
+    refuse_where(problem.deterministic, "with deterministic");
+    refuse_where(problem.mask == Mask::Kind::blocks, "with block lists");
+    refuse_where(apart(problem),
+                 "where one consumer computes gradients of keys and another those of the values");
     verdict.require(s.query_step % kRows == 0,
                     fmt::format("query_step is {}; allowed with add_queries: multiples of {}",
                                 s.query_step, kRows));
+    verdict.require(s.add_queries != kByAdder || problem.head_dim <= kAdderDims,
+                    fmt::format("add_queries is {}; allowed with head_dim {}: 0, {}", s.add_queries,
+                                problem.head_dim, kInTurn));
+    verdict.require(s.add_queries != kByAdder || s.tile_q == 2 * kRows,
+                    fmt::format("tile_q is {}; allowed with add_queries {}: {}", s.tile_q, kByAdder,
+                                2 * kRows));
   }
   if (apart(problem)) {
     verdict.require(s.tile_q == 2 * kRows,
@@ -135,28 +143,46 @@ double model_time_us(const Problem& problem, const DeviceInfo& device, const Sha
 }
 
 // What sweeps on an H200 found fastest, or close to it. The first row that fits and is legal counts.
+enum class For : std::uint8_t { all, without_dropout, block_lists };
 struct Seed {
   int max_head_dim, max_head_dim_v;
   std::int64_t max_seq_q;
+  For problems;
   const char* schedule;
 };
 constexpr std::int64_t kAnyLength = std::numeric_limits<std::int64_t>::max();
 // clang-format off
 constexpr std::array kSeeds = {
-    Seed{64, 64, kAnyLength, "q128.kv64.w12.st2.b1.qs128.aq1"},
-    Seed{64, 64, kAnyLength, "q128.kv64.w12.st3.b1.qs64.aq1"},
-    Seed{64, 64, kAnyLength, "q128.kv128.w12.st2.b1.qs96"},
-    Seed{96, 96, kAnyLength, "q128.kv64.w12.st2.b1.qs64.aq1"},
-    Seed{96, 96, kAnyLength, "q128.kv96.w12.st2.b1.qs80"},
-    Seed{128, 128, 512, "q128.kv64.w12.st2.b1.qs64"},
-    Seed{128, 128, kAnyLength, "q128.kv64.w12.st2.b1.qs64.aq1"},
-    Seed{128, 128, kAnyLength, "q128.kv64.w12.st2.b1.qs64"},
-    Seed{192, 192, kAnyLength, "q128.kv64.w12.st3.b1.qs64"},
-    Seed{192, 192, kAnyLength, "q128.kv64.w12.st2.b1.qs64"},
-    Seed{256, 256, kAnyLength, "q128.kv64.w12.st3.b1.qs48"},
-    Seed{256, 256, kAnyLength, "q128.kv48.w12.st2.b1.qs48"},
+    Seed{64, 64, kAnyLength, For::block_lists, "q128.kv128.w12.st2.b1.qs128"},
+    Seed{64, 64, kAnyLength, For::without_dropout, "q128.kv64.w12.st3.b1.qs128.aq2"},
+    Seed{64, 64, kAnyLength, For::all, "q128.kv64.w12.st2.b1.qs128.aq1"},
+    Seed{64, 64, kAnyLength, For::all, "q128.kv64.w12.st3.b1.qs64.aq1"},
+    Seed{64, 64, kAnyLength, For::all, "q128.kv128.w12.st2.b1.qs96"},
+    Seed{80, 80, kAnyLength, For::without_dropout, "q128.kv64.w12.st3.b1.qs64.aq2"},
+    Seed{96, 96, kAnyLength, For::all, "q128.kv64.w12.st2.b1.qs64.aq1"},
+    Seed{96, 96, kAnyLength, For::all, "q128.kv96.w12.st2.b1.qs80"},
+    Seed{128, 128, 512, For::without_dropout, "q128.kv64.w12.st2.b1.qs64"},
+    Seed{128, 128, kAnyLength, For::all, "q128.kv64.w12.st2.b1.qs64.aq1"},
+    Seed{128, 128, kAnyLength, For::all, "q128.kv64.w12.st2.b1.qs64"},
+    Seed{192, 192, kAnyLength, For::all, "q128.kv64.w12.st3.b1.qs64"},
+    Seed{192, 192, kAnyLength, For::all, "q128.kv64.w12.st2.b1.qs64"},
+    Seed{256, 256, kAnyLength, For::all, "q128.kv64.w12.st3.b1.qs48"},
+    Seed{256, 256, kAnyLength, For::all, "q128.kv32.w12.st3.b1.qs48"},
+    Seed{256, 256, kAnyLength, For::all, "q128.kv48.w12.st2.b1.qs48"},
 };
 // clang-format on
+
+bool meant_for(const Seed& seed, const Problem& problem) {
+  switch (seed.problems) {
+    case For::all:
+      return true;
+    case For::without_dropout:
+      return !problem.dropout;
+    case For::block_lists:
+      return problem.mask == Mask::Kind::blocks;
+  }
+  return false;
+}
 
 }  // namespace
 
@@ -185,7 +211,7 @@ std::vector<Candidate> backward_space(const Problem& problem, const DeviceInfo& 
     for (int tile_kv = 16; tile_kv <= 128; tile_kv += 16)
       for (int query_step = 16; query_step <= 128; query_step += 16)
         for (const auto& [stages, add_queries] :
-             {std::pair{1, 0}, {2, 0}, {3, 0}, {1, 1}, {2, 1}, {3, 1}}) {
+             {std::pair{1, 0}, {2, 0}, {3, 0}, {1, 1}, {2, 1}, {3, 1}, {1, 2}, {2, 2}, {3, 2}}) {
           Schedule s;
           s.add_queries = add_queries;
           s.tile_q = tile_q;
@@ -203,7 +229,7 @@ Schedule backward_default(const Problem& problem, const DeviceInfo& device, cons
   for (const Seed& seed : kSeeds) {
     const Schedule schedule = parse_schedule(seed.schedule);
     if (problem.head_dim <= seed.max_head_dim && problem.head_dim_v <= seed.max_head_dim_v &&
-        shape.seq_q <= seed.max_seq_q &&
+        shape.seq_q <= seed.max_seq_q && meant_for(seed, problem) &&
         examine_backward(problem, device, shape, schedule).rejected.empty())
       return schedule;
   }

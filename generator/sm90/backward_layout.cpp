@@ -45,12 +45,12 @@ KernelLayout layout_of(const Problem& problem, const Schedule& schedule, int par
 
 // What consumers share and send, behind the stages of tiles, as these have to be aligned.
 void add_slots(const Problem& problem, const Schedule& schedule, KernelLayout& out) {
-  const int consumers = schedule.tile_q / kRows;
+  const int senders = schedule.add_queries == kByAdder ? 1 : schedule.tile_q / kRows;
   out.shared_stride = keys_per_block(problem, schedule) * schedule.query_step * kElementBytes;
   if (schedule.add_queries != 0) out.sums_stride = schedule.query_step * problem.head_dim * 4;
-  const int beside = consumers * out.sums_stride + 8 * 4;  // and the barriers
+  const int beside = senders * out.sums_stride + 8 * 4;  // and the barriers
   out.slots = out.smem_bytes + beside + 2 * out.shared_stride <= kMostBytes ? 2 : 1;
-  const int more = out.slots * out.shared_stride + consumers * out.sums_stride;
+  const int more = out.slots * out.shared_stride + senders * out.sums_stride;
   out.shared_offset = out.rows_offset;
   out.sums_offset = out.shared_offset + out.slots * out.shared_stride;
   for (int* offset : {&out.rows_offset, &out.told_offset, &out.flag_offset, &out.barriers_offset})
@@ -120,11 +120,11 @@ int keys_registers(const Problem& problem, const Schedule& schedule) {
     return std::max(problem.head_dim, problem.head_dim_v) / 2 +
            schedule.query_step * (problem.softcap ? 4 : 2) / 2 + other_registers(problem);
   const int part = part_queries(problem, schedule);
-  const int products = part < schedule.query_step ? part / 2 * (problem.softcap ? 5 : 4)
+  const int products = part < schedule.query_step ? part / 4 * (problem.softcap ? 9 : 7)
                                                   : part / 2 * (problem.softcap ? 3 : 2);
   const int sums = problem.head_dim + problem.head_dim_v;
   // Gradients of queries take the place of two products that are done with.
-  const int adding = schedule.add_queries != 0
+  const int adding = schedule.add_queries == kInTurn
                          ? std::max(0, problem.head_dim / 2 * (schedule.query_step / kRows) -
                                            schedule.query_step + 16)
                          : 0;
@@ -139,14 +139,15 @@ int queries_registers(const Problem& problem, const Schedule& schedule) {
 
 // A producer needs more to draw the bits of dropout or to walk through block lists, and can do with less
 // where consumers have none to spare.
-Registers backward_registers(const Problem& problem, const Schedule& schedule) {
-  if (schedule.tile_q != 2 * kRows) return {32, 160};
+BackwardRegisters backward_registers(const Problem& problem, const Schedule& schedule) {
+  if (schedule.add_queries == kByAdder) return {{24, 208}, 72};
+  if (schedule.tile_q != 2 * kRows) return {{32, 160}};
   constexpr Registers kBusy = {56, 224}, kUsual = {40, 232}, kMost = {24, 240};
   const bool busy = problem.dropout || problem.mask == Mask::Kind::blocks;
   const int needed =
       std::max(keys_registers(problem, schedule), queries_registers(problem, schedule));
-  if (needed > kUsual.consumer) return kMost;
-  return busy && needed <= kBusy.consumer ? kBusy : kUsual;
+  if (needed > kUsual.consumer) return {kMost};
+  return {busy && needed <= kBusy.consumer ? kBusy : kUsual};
 }
 
 }  // namespace flashwright::sm90

@@ -10,6 +10,10 @@
 
 namespace flashwright::sm90 {
 
+// Values of the knob add_queries: consumers add up gradients of queries in turn, or a warpgroup of its own
+// does.
+constexpr int kInTurn = 1, kByAdder = 2;
+
 // Bytes of shared memory from its start. `own`: the two tiles that a consumer keeps; `step`: a stage of
 // those that it meets.
 struct KernelLayout {
@@ -42,8 +46,11 @@ int part_queries(const Problem& problem, const Schedule& schedule);
 // Registers that a consumer of either kernel needs, about.
 int keys_registers(const Problem& problem, const Schedule& schedule);
 int queries_registers(const Problem& problem, const Schedule& schedule);
-// Those of a thread of the two roles.
-Registers backward_registers(const Problem& problem, const Schedule& schedule);
+// Those of a thread of each role.
+struct BackwardRegisters : Registers {
+  int adder = 0;
+};
+BackwardRegisters backward_registers(const Problem& problem, const Schedule& schedule);
 
 // What a family answers, for the backward pass.
 Candidate examine_backward(const Problem& problem, const DeviceInfo& device, const Shape& shape,

@@ -41,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(kPrepareThreads)
 }
 
 // One block computes the gradients of kKeysPerBlock keys of one head, and of their values.
-extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
+extern "C" __global__ void __launch_bounds__(kKeysThreads, kBlocksPerSm)
     fw_backward_keys(const __grid_constant__ Params params) {
   const u32 memory = swizzled_memory();
   if (thread_index() == 0) find_barriers(memory + kKeysBarriersOffset).make(4);
@@ -52,6 +52,12 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     give_registers<kProducerRegisters>();
     wait_for_previous_kernel();
     produce_queries(params, memory);
+#if FW_ADDER
+  } else if (group > kConsumers) {
+    give_registers<kAdderRegisters>();
+    wait_for_previous_kernel();
+    add_all_queries(params, memory);
+#endif
   } else {
     take_registers<kConsumerRegisters>();
     wait_for_previous_kernel();

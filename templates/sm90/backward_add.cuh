@@ -9,16 +9,17 @@ __device__ __forceinline__ float* tile_sums(const Params& params, int batch, int
   return query_sums(params) + row * kHeadDim;
 }
 
-// Adds the tiles of a step: one thread sends them, from a place in shared memory that only this
-// consumer uses.
-__device__ __forceinline__ void add_queries(const float (&dq)[kQueryStep / 64][kHeadDim / 2],
-                                            u32 place, float* target, int group) {
+// Adds tiles of a step: one thread sends them, from a place in shared memory that only this
+// warpgroup uses, and no longer when at most kOnTheirWay of what it has sent have not left theirs.
+template <int kOnTheirWay, int kTiles>
+__device__ __forceinline__ void add_queries(const float (&dq)[kTiles][kHeadDim / 2], u32 place,
+                                            float* target, int group) {
   constexpr int kPairs = kHeadDim / 4;  // of a tile
   const int thread = thread_index() % 128;
-  if (thread == 0) wait_stores_read<0>();  // of the last tiles
+  if (thread == 0) wait_stores_read<kOnTheirWay>();
   synchronize_named(2 + group, 128);
 #pragma unroll
-  for (int i = 0; i < kQueryStep / 64 * kPairs; ++i) {
+  for (int i = 0; i < kTiles * kPairs; ++i) {
     const int pair = i % kPairs;
     store_shared_float2(place + (i * 128 + thread) * 8, dq[i / kPairs][2 * pair],
                         dq[i / kPairs][2 * pair + 1]);
@@ -26,9 +27,43 @@ __device__ __forceinline__ void add_queries(const float (&dq)[kQueryStep / 64][k
   fence_async_shared();
   synchronize_named(2 + group, 128);
   if (thread != 0) return;
-  add_row(target, place, kQueryStep * kHeadDim * 4);
+  add_row(target, place, kTiles * 64 * kHeadDim * 4);
   commit_stores();
 }
+
+#if FW_ADDER
+// The warpgroup that makes gradients of queries of what consumers share, and adds them up.
+__device__ __forceinline__ void add_all_queries(const Params& params, u32 memory) {
+  constexpr int kTiles = kQueryStep / 64;
+  constexpr int kGroup = kConsumers + 1;  // behind the producer
+  const KeyTile work = find_key_tile(params);
+  const Barriers barriers = find_barriers(memory + kKeysBarriersOffset);
+  RingPlace<kSlots> slot = {};
+  QueryTiles tiles;
+  tiles.start(params, work);
+  wait_barrier(barriers.own_full, 0);
+#pragma unroll 1
+  for (; !tiles.done && params.dq != nullptr; tiles.advance(params, work)) {
+    const u32 shared = memory + kSharedOffset + slot.stage * kSharedStride;
+    float* const target = tile_sums(params, work.batch, tiles.head, tiles.first);
+    wait_barrier(barriers.shared_full + slot.stage * 8, slot.parity);
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      float dq[1][kHeadDim / 2];
+      fence_products();
+      start_queries(dq[0], shared + i * kKeysPerBlock * 128, memory);
+      wait_products<0>();
+      hold(dq[0]);
+      if (i == kTiles - 1) release(barriers.shared_empty + slot.stage * 8);
+      add_queries<kTiles - 1>(dq, memory + kSumsOffset + i * 64 * kHeadDim * 4,
+                              target + i * 64 * kHeadDim, kGroup);
+    }
+    slot.advance();
+  }
+  synchronize_named(2 + kConsumers, 128 * (kConsumers + 1));  // the keys are read no more
+  wait_for_output();
+}
+#endif
 
 // Scales and rounds the sums of 64 queries: one block.
 __device__ __forceinline__ void convert_queries(const Params& params, u32 memory) {

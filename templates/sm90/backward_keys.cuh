@@ -73,10 +73,13 @@ struct KeysConsumer {
   RingPlace<kSlots> slot;  // of weights
 #endif
 #if FW_ADD_QUERIES
-  u32 all_keys;            // of all consumers
-  u32 shared, sums;        // the first slot, and the place that sums leave from
+  u32 shared;              // the first slot
   RingPlace<kSlots> slot;  // of gradients of scores
-  int turn;                // whose it is to make gradients of queries
+#if !FW_ADDER
+  // The keys of all consumers, the place that sums leave from, and whose turn it is to make those.
+  u32 all_keys, sums;
+  int turn;
+#endif
 #endif
 
   __device__ __forceinline__ void start(const Params& params, u32 memory, int own_group) {
@@ -98,11 +101,13 @@ struct KeysConsumer {
     slot = {};
 #endif
 #if FW_ADD_QUERIES
-    all_keys = memory;
     shared = memory + kSharedOffset;
-    sums = memory + kSumsOffset + group * kSumsStride;
     slot = {};
+#if !FW_ADDER
+    all_keys = memory;
+    sums = memory + kSumsOffset + group * kSumsStride;
     turn = 0;
+#endif
 #endif
 #if FW_SOFTCAP
     scale_log2 = params.softcap_log2;
@@ -383,7 +388,7 @@ struct KeysConsumer {
   }
 #endif
 
-#if FW_ADD_QUERIES
+#if FW_ADD_QUERIES && !FW_ADDER
   // The same, and adds what all keys of the block contribute to gradients of the step's queries.
   __device__ __forceinline__ void make_queries(float (&dk)[kHeadDim / 2], const Params& params,
                                                const Step& step) const {
@@ -400,7 +405,7 @@ struct KeysConsumer {
 #pragma unroll
     for (int i = 0; i < kQueryStep / 64; ++i) hold(dq[i]);
     release(barriers.shared_empty + slot.stage * 8);
-    add_queries(dq, sums, tile_sums(params, work.batch, step.head, step.first), group);
+    add_queries<0>(dq, sums, tile_sums(params, work.batch, step.head, step.first), group);
   }
 #endif
 
@@ -453,7 +458,10 @@ __device__ __forceinline__ void consume_queries(const Params& params, u32 memory
 #else
     consumer.start_step(dk, dv, packed_gradients, params, step);
 #endif
-#if FW_ADD_QUERIES
+#if FW_ADDER
+    consumer.finish_step(dk);
+    consumer.slot.advance();
+#elif FW_ADD_QUERIES
     if (params.dq != nullptr && consumer.turn == group) {
       consumer.make_queries(dk, params, step);
     } else {
@@ -466,7 +474,9 @@ __device__ __forceinline__ void consume_queries(const Params& params, u32 memory
 #endif
     at.advance();
   }
-#if FW_ADD_QUERIES
+#if FW_ADDER
+  synchronize_named(2 + kConsumers, 128 * (kConsumers + 1));  // the keys of all are read no more
+#elif FW_ADD_QUERIES
   synchronize_named(2 + kConsumers, 128 * kConsumers);  // the keys of all are read no more
 #endif
   consumer.write_values(dv, params);

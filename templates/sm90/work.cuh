@@ -125,23 +125,37 @@ struct Turn {
   }
 };
 #elif FW_PERSISTENT
+#if FW_LONGEST_FIRST
+// The place of a block in the next round.
+__device__ __forceinline__ u32 next_place(u32 place) { return place; }
+#else
+// The place of a block in the next round: another one, since the last tile of a head may be short,
+// and would else be the same block's each time.
+__device__ __forceinline__ u32 next_place(u32 place) {
+  return place + 1 == kPersistentBlocks ? 0 : place + 1;
+}
+#endif
+
 // The query tiles that a block takes, one in each round.
 struct Turn {
-  u32 number;
+  u32 first, place;  // the first number of the round, and how far behind it that of the block is
   bool exists;
   QueryTile work;
 
   __device__ __forceinline__ explicit Turn(const Params& params) {
-    number = static_cast<u32>(block_index());
+    first = 0;
+    place = static_cast<u32>(block_index());
     find(params);
   }
 
   __device__ __forceinline__ void next(const Params& params) {
-    number += kPersistentBlocks;
+    first += kPersistentBlocks;
+    place = next_place(place);
     find(params);
   }
 
   __device__ __forceinline__ void find(const Params& params) {
+    const u32 number = first + place;
     exists = number < query_tiles_per_head(params) * params.heads_q * params.batch;
     if (exists) work = numbered_query_tile(params, number);
   }

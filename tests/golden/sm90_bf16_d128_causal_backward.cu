@@ -47,6 +47,7 @@ struct alignas(64) TensorMap {
 
 constexpr int kConsumers = 2;  // warpgroups of 64 rows; one more produces
 constexpr int kThreads = 128 * (kConsumers + 1);
+constexpr int kKeysThreads = kThreads;   // of fw_backward_keys
 constexpr int kBlocksPerSm = 1;          // resident together
 constexpr int kStages = 2;               // tiles in flight
 constexpr int kTileQ = 64 * kConsumers;  // queries of a block of fw_backward_queries
@@ -1113,16 +1114,17 @@ __device__ __forceinline__ float* tile_sums(const Params& params, int batch, int
   return query_sums(params) + row * kHeadDim;
 }
 
-// Adds the tiles of a step: one thread sends them, from a place in shared memory that only this
-// consumer uses.
-__device__ __forceinline__ void add_queries(const float (&dq)[kQueryStep / 64][kHeadDim / 2],
-                                            u32 place, float* target, int group) {
+// Adds tiles of a step: one thread sends them, from a place in shared memory that only this
+// warpgroup uses, and no longer when at most kOnTheirWay of what it has sent have not left theirs.
+template <int kOnTheirWay, int kTiles>
+__device__ __forceinline__ void add_queries(const float (&dq)[kTiles][kHeadDim / 2], u32 place,
+                                            float* target, int group) {
   constexpr int kPairs = kHeadDim / 4;  // of a tile
   const int thread = thread_index() % 128;
-  if (thread == 0) wait_stores_read<0>();  // of the last tiles
+  if (thread == 0) wait_stores_read<kOnTheirWay>();
   synchronize_named(2 + group, 128);
 #pragma unroll
-  for (int i = 0; i < kQueryStep / 64 * kPairs; ++i) {
+  for (int i = 0; i < kTiles * kPairs; ++i) {
     const int pair = i % kPairs;
     store_shared_float2(place + (i * 128 + thread) * 8, dq[i / kPairs][2 * pair],
                         dq[i / kPairs][2 * pair + 1]);
@@ -1130,7 +1132,7 @@ __device__ __forceinline__ void add_queries(const float (&dq)[kQueryStep / 64][k
   fence_async_shared();
   synchronize_named(2 + group, 128);
   if (thread != 0) return;
-  add_row(target, place, kQueryStep * kHeadDim * 4);
+  add_row(target, place, kTiles * 64 * kHeadDim * 4);
   commit_stores();
 }
 
@@ -1377,10 +1379,11 @@ struct KeysConsumer {
   WarpQueries own_queries;  // that see some of the 64 keys
   RingPlace<kStages> at;
   float scale_log2;
-  u32 all_keys;            // of all consumers
-  u32 shared, sums;        // the first slot, and the place that sums leave from
+  u32 shared;              // the first slot
   RingPlace<kSlots> slot;  // of gradients of scores
-  int turn;                // whose it is to make gradients of queries
+  // The keys of all consumers, the place that sums leave from, and whose turn it is to make those.
+  u32 all_keys, sums;
+  int turn;
 
   __device__ __forceinline__ void start(const Params& params, u32 memory, int own_group) {
     group = own_group;
@@ -1396,10 +1399,10 @@ struct KeysConsumer {
     key = work.key_begin + part * 64 + warp_index() % 4 * 16 + lane_index() / 4;
     own_queries.start(params, work, part * 64, 64);
     at = {};
-    all_keys = memory;
     shared = memory + kSharedOffset;
-    sums = memory + kSumsOffset + group * kSumsStride;
     slot = {};
+    all_keys = memory;
+    sums = memory + kSumsOffset + group * kSumsStride;
     turn = 0;
     scale_log2 = params.scale_log2;
   }
@@ -1554,7 +1557,7 @@ struct KeysConsumer {
 #pragma unroll
     for (int i = 0; i < kQueryStep / 64; ++i) hold(dq[i]);
     release(barriers.shared_empty + slot.stage * 8);
-    add_queries(dq, sums, tile_sums(params, work.batch, step.head, step.first), group);
+    add_queries<0>(dq, sums, tile_sums(params, work.batch, step.head, step.first), group);
   }
 
   // Writes 64 rows of a gradient, unless nobody wants it.
@@ -1858,7 +1861,7 @@ extern "C" __global__ void __launch_bounds__(kPrepareThreads)
 }
 
 // One block computes the gradients of kKeysPerBlock keys of one head, and of their values.
-extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
+extern "C" __global__ void __launch_bounds__(kKeysThreads, kBlocksPerSm)
     fw_backward_keys(const __grid_constant__ Params params) {
   const u32 memory = swizzled_memory();
   if (thread_index() == 0) find_barriers(memory + kKeysBarriersOffset).make(4);

@@ -42,6 +42,7 @@ struct alignas(64) TensorMap {
 
 constexpr int kConsumers = 2;  // warpgroups of 64 rows; one more produces
 constexpr int kThreads = 128 * (kConsumers + 1);
+constexpr int kKeysThreads = kThreads;   // of fw_backward_keys
 constexpr int kBlocksPerSm = 1;          // resident together
 constexpr int kStages = 2;               // tiles in flight
 constexpr int kTileQ = 64 * kConsumers;  // queries of a block of fw_backward_queries
@@ -1879,7 +1880,7 @@ extern "C" __global__ void __launch_bounds__(kPrepareThreads)
 }
 
 // One block computes the gradients of kKeysPerBlock keys of one head, and of their values.
-extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
+extern "C" __global__ void __launch_bounds__(kKeysThreads, kBlocksPerSm)
     fw_backward_keys(const __grid_constant__ Params params) {
   const u32 memory = swizzled_memory();
   if (thread_index() == 0) find_barriers(memory + kKeysBarriersOffset).make(4);
