@@ -120,7 +120,7 @@ int keys_registers(const Problem& problem, const Schedule& schedule) {
     return std::max(problem.head_dim, problem.head_dim_v) / 2 +
            schedule.query_step * (problem.softcap ? 4 : 2) / 2 + other_registers(problem);
   const int part = part_queries(problem, schedule);
-  const int products = part < schedule.query_step ? part / 4 * (problem.softcap ? 9 : 7)
+  const int products = part < schedule.query_step ? part / 2 * (problem.softcap ? 4 : 3)
                                                   : part / 2 * (problem.softcap ? 3 : 2);
   const int sums = problem.head_dim + problem.head_dim_v;
   // Gradients of queries take the place of two products that are done with.
