@@ -25,10 +25,13 @@ step() {  # step NAME LOG COMMAND...: appends to LOG, remembers a failure
 
 nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,power.limit --format=csv,noheader | tee "$out/gpu-tests.log"
 # A launch that kills the context is the last one named.
-step tests gpu-tests.log env FW_GPU_PROGRESS=1 timeout 300 "$build/bin/fw_gpu_tests" --duration=true
+step tests gpu-tests.log env FW_GPU_PROGRESS=1 timeout 600 "$build/bin/fw_gpu_tests" --duration=true
+python3 "$root/bench/gpu/every_lane_arrives.py" "$out/racecheck-templates"
 for tool in memcheck racecheck synccheck initcheck; do
-  step "$tool" gpu-sanitizers.log env FW_GPU_SMALL=1 timeout 200 compute-sanitizer --tool "$tool" --error-exitcode 9 \
-    "$build/bin/fw_gpu_tests" --test-case-exclude="*2^31*,*65535*"
+  templates=()
+  if [ $tool = racecheck ]; then templates=("FLASHWRIGHT_TEMPLATE_DIR=$out/racecheck-templates"); fi
+  step "$tool" gpu-sanitizers.log env FW_GPU_SMALL=1 "${templates[@]}" timeout 200 \
+    compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/bin/fw_gpu_tests" --test-case-exclude="*2^31*,*65535*"
 done
 if [ -n "${FW_COMPARE-1}" ]; then
   step comparison compare.log timeout 500 python3 "$root/bench/gpu/compare.py" --out "$out/compare" "$@"
