@@ -70,11 +70,13 @@ std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
   return print_constants(rows);
 }
 
-std::vector<Constant> shared_constants(const KernelLayout& keys, bool adds) {
+std::vector<Constant> shared_constants(const KernelLayout& keys, bool adds, bool by_adder) {
   std::vector<Constant> rows = {
       int_constant("kSlots", keys.slots,
                    adds ? "of gradients of scores that consumers share"
                         : "of weights that one consumer hands to the other"),
+      {adds && !by_adder ? "constexpr int kReaders = kConsumers" : "constexpr int kReaders = 1",
+       "warpgroups that read tiles of others"},
       int_constant("kSharedOffset", keys.shared_offset, "the first of them"),
       int_constant("kSharedStride", keys.shared_stride, "")};
   if (adds) {
@@ -91,7 +93,7 @@ std::vector<Line> memory(const Problem& problem, const Schedule& schedule) {
                      queries = queries_layout(problem, schedule);
   const bool adds = schedule.add_queries != 0;
   const bool shared = shares(problem, schedule);
-  const char* const barriers = shared ? "(1 + 4 * kStages + 2 * kSlots)" : "(1 + 4 * kStages)";
+  const char* const barriers = shared ? "(2 + 4 * kStages + 2 * kSlots)" : "(1 + 4 * kStages)";
   std::vector<Constant> rows = {
       {"constexpr int kOwnKeysBytes = 64 * kPaddedDim * kElementBytes", "of one consumer"},
       {"constexpr int kOwnValuesBytes = 64 * kPaddedDimV * kElementBytes", ""},
@@ -131,7 +133,8 @@ std::vector<Line> memory(const Problem& problem, const Schedule& schedule) {
     rows.push_back(int_constant("kHasKeysOffset", queries.flag_offset, "whether there are any"));
   }
   if (shared) {
-    const std::vector<Constant> more = shared_constants(keys, adds);
+    const std::vector<Constant> more =
+        shared_constants(keys, adds, schedule.add_queries == kByAdder);
     rows.insert(rows.begin(), more.begin(), more.end());
   }
   std::vector<Line> lines = print_constants(rows);

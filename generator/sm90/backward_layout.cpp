@@ -48,14 +48,14 @@ void add_slots(const Problem& problem, const Schedule& schedule, KernelLayout& o
   const int senders = schedule.add_queries == kByAdder ? 1 : schedule.tile_q / kRows;
   out.shared_stride = keys_per_block(problem, schedule) * schedule.query_step * kElementBytes;
   if (schedule.add_queries != 0) out.sums_stride = schedule.query_step * problem.head_dim * 4;
-  const int beside = senders * out.sums_stride + 8 * 4;  // and the barriers
+  const int beside = senders * out.sums_stride + 8 * 5;  // and the barriers
   out.slots = out.smem_bytes + beside + 2 * out.shared_stride <= kMostBytes ? 2 : 1;
   const int more = out.slots * out.shared_stride + senders * out.sums_stride;
   out.shared_offset = out.rows_offset;
   out.sums_offset = out.shared_offset + out.slots * out.shared_stride;
   for (int* offset : {&out.rows_offset, &out.told_offset, &out.flag_offset, &out.barriers_offset})
     *offset += more;
-  out.smem_bytes += more + 8 * 2 * out.slots;
+  out.smem_bytes += more + 8 * (1 + 2 * out.slots);
 }
 
 // Beside sums and packed operands.
@@ -80,7 +80,8 @@ KernelLayout keys_layout(const Problem& problem, const Schedule& schedule) {
 
 KernelLayout queries_layout(const Problem& problem, const Schedule& schedule) {
   // Its barriers are made by the same function.
-  const int more = shares(problem, schedule) ? 8 * 2 * keys_layout(problem, schedule).slots : 0;
+  const int more =
+      shares(problem, schedule) ? 8 * (1 + 2 * keys_layout(problem, schedule).slots) : 0;
   Rings rings = {schedule.stages, schedule.stages};
   while (true) {
     KernelLayout out =

@@ -60,7 +60,7 @@ __device__ __forceinline__ void add_all_queries(const Params& params, u32 memory
     }
     slot.advance();
   }
-  synchronize_named(2 + kConsumers, 128 * (kConsumers + 1));  // the keys are read no more
+  release(barriers.own_free);
   wait_for_output();
 }
 #endif

@@ -474,10 +474,11 @@ __device__ __forceinline__ void consume_queries(const Params& params, u32 memory
 #endif
     at.advance();
   }
-#if FW_ADDER
-  synchronize_named(2 + kConsumers, 128 * (kConsumers + 1));  // the keys of all are read no more
-#elif FW_ADD_QUERIES
-  synchronize_named(2 + kConsumers, 128 * kConsumers);  // the keys of all are read no more
+#if FW_ADD_QUERIES
+#if !FW_ADDER
+  release(barriers.own_free);
+#endif
+  wait_barrier(barriers.own_free, 0);
 #endif
   consumer.write_values(dv, params);
   consumer.write_keys(dk, params);

@@ -116,7 +116,7 @@ __device__ __forceinline__ void consume_queries_for_values(const Params& params,
 #pragma unroll
     for (int i = 0; i < kQueryStep / 4; ++i) packed[i / 4][i % 4] = next_packed[i / 4][i % 4];
   }
-  synchronize_named(2 + kConsumers, 128 * kConsumers);  // the values are read no more
+  wait_barrier(barriers.own_free, 0);
   consumer.write_values(dv, params);
   wait_for_output();
 }
@@ -197,7 +197,7 @@ __device__ __forceinline__ void consume_queries_for_keys(const Params& params, u
 #pragma unroll
     for (int i = 0; i < kQueryStep / 4; ++i) packed[i / 4][i % 4] = next_packed[i / 4][i % 4];
   }
-  synchronize_named(2 + kConsumers, 128 * kConsumers);
+  release(barriers.own_free);  // the values; those who read the keys were a step ahead
   consumer.write_keys(dk, params);
   wait_for_output();
 }

@@ -9,6 +9,7 @@ struct Barriers {
   u32 first_full, first_empty, second_full, second_empty;
 #if FW_ADD_QUERIES || FW_SPLIT_KEYS
   u32 shared_full, shared_empty;  // what consumers tell each other
+  u32 own_free;                   // tiles of the block are read no more by others than their owner
 #endif
 
   // `tellers`: who arrive when the first tile of a stage is there.
@@ -22,6 +23,7 @@ struct Barriers {
       init_barrier(second_empty + stage * 8, kConsumers);
     }
 #if FW_ADD_QUERIES || FW_SPLIT_KEYS
+    init_barrier(own_free, kReaders);
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot) {
 #if FW_SPLIT_KEYS
@@ -47,6 +49,7 @@ __device__ __forceinline__ Barriers find_barriers(u32 place) {
 #if FW_ADD_QUERIES || FW_SPLIT_KEYS
   barriers.shared_full = barriers.second_empty + kStages * 8;
   barriers.shared_empty = barriers.shared_full + kSlots * 8;
+  barriers.own_free = barriers.shared_empty + kSlots * 8;
 #endif
   return barriers;
 }

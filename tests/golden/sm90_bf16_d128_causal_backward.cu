@@ -6,10 +6,10 @@
 //     threads, 0 bytes of dynamic shared memory. It may start while the kernel before it still
 //     runs.
 // Launch fw_backward_keys: max(want_dk, want_dv) * ceil_div(seq_kv, 128) * heads_kv * batch blocks
-//     of 384 threads, 230584 bytes of dynamic shared memory. It may start while the kernel before
+//     of 384 threads, 230592 bytes of dynamic shared memory. It may start while the kernel before
 //     it still runs.
 // Launch fw_backward_queries: want_dq * (1 - max(want_dk, want_dv)) * ceil_div(seq_q, 128) *
-//     heads_q * batch blocks of 384 threads, 131256 bytes of dynamic shared memory. It may start
+//     heads_q * batch blocks of 384 threads, 131264 bytes of dynamic shared memory. It may start
 //     while the kernel before it still runs.
 // Launch fw_backward_convert: want_dq * max(want_dk, want_dv) * ceil_div(seq_q, 64) * heads_q *
 //     batch blocks of 128 threads, 16384 bytes of dynamic shared memory. It may start while the
@@ -79,6 +79,7 @@ constexpr int kKeyTiles = kTileKv / 8;  // columns of accumulators along the key
 constexpr float kLog2E = 1.4426950408889634f;
 
 constexpr int kSlots = 2;              // of gradients of scores that consumers share
+constexpr int kReaders = kConsumers;   // warpgroups that read tiles of others
 constexpr int kSharedOffset = 131072;  // the first of them
 constexpr int kSharedStride = 16384;
 constexpr int kSumsOffset = 163840;  // what a consumer adds to sums
@@ -99,7 +100,7 @@ constexpr int kRowsOffset = 229376;  // numbers of query rows
 constexpr int kRowsStride = 512;
 constexpr int kStepsOffset = 230400;  // which queries those are
 constexpr int kKeysBarriersOffset = 230480;
-constexpr int kKeysSharedBytes = kKeysBarriersOffset + 8 * (1 + 4 * kStages + 2 * kSlots);
+constexpr int kKeysSharedBytes = kKeysBarriersOffset + 8 * (2 + 4 * kStages + 2 * kSlots);
 
 constexpr int kOwnQueriesBytes = 64 * kPaddedDim * kElementBytes;  // of one consumer
 constexpr int kOwnOutputsBytes = 64 * kPaddedDimV * kElementBytes;
@@ -113,9 +114,9 @@ constexpr int kStepKeysStride = 16384;
 constexpr int kStepValuesOffset = 98304;
 constexpr int kStepValuesStride = 16384;
 constexpr int kQueriesBarriersOffset = 131152;
-constexpr int kQueriesSharedBytes = kQueriesBarriersOffset + 8 * (1 + 4 * kStages + 2 * kSlots);
-static_assert(kKeysSharedBytes == 230584, "the launch plan says so");
-static_assert(kQueriesSharedBytes == 131256, "the launch plan says so");
+constexpr int kQueriesSharedBytes = kQueriesBarriersOffset + 8 * (2 + 4 * kStages + 2 * kSlots);
+static_assert(kKeysSharedBytes == 230592, "the launch plan says so");
+static_assert(kQueriesSharedBytes == 131264, "the launch plan says so");
 static_assert(kOwnQueriesBytes == 16384, "the launch plan says so");
 
 using Element = u16;
@@ -920,6 +921,7 @@ struct Barriers {
   u32 own_full;
   u32 first_full, first_empty, second_full, second_empty;
   u32 shared_full, shared_empty;  // what consumers tell each other
+  u32 own_free;                   // tiles of the block are read no more by others than their owner
 
   // `tellers`: who arrive when the first tile of a stage is there.
   __device__ __forceinline__ void make(int tellers) const {
@@ -931,6 +933,7 @@ struct Barriers {
       init_barrier(second_full + stage * 8, 1);
       init_barrier(second_empty + stage * 8, kConsumers);
     }
+    init_barrier(own_free, kReaders);
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot) {
       init_barrier(shared_full + slot * 8, 4 * kConsumers);  // warps
@@ -949,6 +952,7 @@ __device__ __forceinline__ Barriers find_barriers(u32 place) {
   barriers.second_empty = barriers.second_full + kStages * 8;
   barriers.shared_full = barriers.second_empty + kStages * 8;
   barriers.shared_empty = barriers.shared_full + kSlots * 8;
+  barriers.own_free = barriers.shared_empty + kSlots * 8;
   return barriers;
 }
 
@@ -1614,7 +1618,8 @@ __device__ __forceinline__ void consume_queries(const Params& params, u32 memory
     consumer.turn = consumer.turn + 1 == kConsumers ? 0 : consumer.turn + 1;
     at.advance();
   }
-  synchronize_named(2 + kConsumers, 128 * kConsumers);  // the keys of all are read no more
+  release(barriers.own_free);
+  wait_barrier(barriers.own_free, 0);
   consumer.write_values(dv, params);
   consumer.write_keys(dk, params);
   wait_for_output();

@@ -5,10 +5,10 @@
 // Launch fw_backward_rows: ceil_div(seq_q * heads_q * batch, 8) blocks of 256 threads, 0 bytes of
 //     dynamic shared memory. It may start while the kernel before it still runs.
 // Launch fw_backward_keys: max(want_dk, want_dv) * ceil_div(seq_kv, 64) * heads_kv * batch blocks
-//     of 384 threads, 139960 bytes of dynamic shared memory. It may start while the kernel before
+//     of 384 threads, 139968 bytes of dynamic shared memory. It may start while the kernel before
 //     it still runs.
 // Launch fw_backward_queries: want_dq * ceil_div(seq_q, 128) * heads_q * batch blocks of 384
-//     threads, 196792 bytes of dynamic shared memory. It may start while the kernel before it
+//     threads, 196800 bytes of dynamic shared memory. It may start while the kernel before it
 //     still runs.
 // Workspace: 8 * seq_q * heads_q * batch bytes.
 // Tensor map q_map: boxes of 32 rows by 64 columns of 256, swizzle 128.
@@ -74,6 +74,7 @@ constexpr int kKeyTiles = kTileKv / 8;  // columns of accumulators along the key
 constexpr float kLog2E = 1.4426950408889634f;
 
 constexpr int kSlots = 2;              // of weights that one consumer hands to the other
+constexpr int kReaders = 1;            // warpgroups that read tiles of others
 constexpr int kSharedOffset = 131072;  // the first of them
 constexpr int kSharedStride = 4096;
 
@@ -92,7 +93,7 @@ constexpr int kRowsOffset = 139264;  // numbers of query rows
 constexpr int kRowsStride = 256;
 constexpr int kStepsOffset = 139776;  // which queries those are
 constexpr int kKeysBarriersOffset = 139856;
-constexpr int kKeysSharedBytes = kKeysBarriersOffset + 8 * (1 + 4 * kStages + 2 * kSlots);
+constexpr int kKeysSharedBytes = kKeysBarriersOffset + 8 * (2 + 4 * kStages + 2 * kSlots);
 
 constexpr int kOwnQueriesBytes = 64 * kPaddedDim * kElementBytes;  // of one consumer
 constexpr int kOwnOutputsBytes = 64 * kPaddedDimV * kElementBytes;
@@ -106,9 +107,9 @@ constexpr int kStepKeysStride = 16384;
 constexpr int kStepValuesOffset = 163840;
 constexpr int kStepValuesStride = 16384;
 constexpr int kQueriesBarriersOffset = 196688;
-constexpr int kQueriesSharedBytes = kQueriesBarriersOffset + 8 * (1 + 4 * kStages + 2 * kSlots);
-static_assert(kKeysSharedBytes == 139960, "the launch plan says so");
-static_assert(kQueriesSharedBytes == 196792, "the launch plan says so");
+constexpr int kQueriesSharedBytes = kQueriesBarriersOffset + 8 * (2 + 4 * kStages + 2 * kSlots);
+static_assert(kKeysSharedBytes == 139968, "the launch plan says so");
+static_assert(kQueriesSharedBytes == 196800, "the launch plan says so");
 
 using Element = u16;
 
@@ -874,6 +875,7 @@ struct Barriers {
   u32 own_full;
   u32 first_full, first_empty, second_full, second_empty;
   u32 shared_full, shared_empty;  // what consumers tell each other
+  u32 own_free;                   // tiles of the block are read no more by others than their owner
 
   // `tellers`: who arrive when the first tile of a stage is there.
   __device__ __forceinline__ void make(int tellers) const {
@@ -885,6 +887,7 @@ struct Barriers {
       init_barrier(second_full + stage * 8, 1);
       init_barrier(second_empty + stage * 8, kConsumers);
     }
+    init_barrier(own_free, kReaders);
 #pragma unroll
     for (int slot = 0; slot < kSlots; ++slot) {
       init_barrier(shared_full + slot * 8, 4);  // warps
@@ -903,6 +906,7 @@ __device__ __forceinline__ Barriers find_barriers(u32 place) {
   barriers.second_empty = barriers.second_full + kStages * 8;
   barriers.shared_full = barriers.second_empty + kStages * 8;
   barriers.shared_empty = barriers.shared_full + kSlots * 8;
+  barriers.own_free = barriers.shared_empty + kSlots * 8;
   return barriers;
 }
 
@@ -1491,7 +1495,7 @@ __device__ __forceinline__ void consume_queries_for_values(const Params& params,
 #pragma unroll
     for (int i = 0; i < kQueryStep / 4; ++i) packed[i / 4][i % 4] = next_packed[i / 4][i % 4];
   }
-  synchronize_named(2 + kConsumers, 128 * kConsumers);  // the values are read no more
+  wait_barrier(barriers.own_free, 0);
   consumer.write_values(dv, params);
   wait_for_output();
 }
@@ -1572,7 +1576,7 @@ __device__ __forceinline__ void consume_queries_for_keys(const Params& params, u
 #pragma unroll
     for (int i = 0; i < kQueryStep / 4; ++i) packed[i / 4][i % 4] = next_packed[i / 4][i % 4];
   }
-  synchronize_named(2 + kConsumers, 128 * kConsumers);
+  release(barriers.own_free);  // the values; those who read the keys were a step ahead
   consumer.write_keys(dk, params);
   wait_for_output();
 }
