@@ -198,6 +198,7 @@ TEST_CASE("the judge takes right gradients and no others") {
     config.dtype = dtype;
     HostProblem host(config, {1, 2, 1, 7, 9}, Layout::rows_of_heads, 3);
     const Problem problem = normalise(config, kTarget);
+    host.fill_forward();
     GradientReference exact(config, problem, host.arguments, RowStatistics::exact);
     for (std::int64_t h = 0; h < 2; ++h)
       for (std::int64_t q = 0; q < 7; ++q)
