@@ -18,11 +18,11 @@ from ._errors import bad_type, bad_value
 class BlockLists(NamedTuple):
     """A mask as lists of full and partial blocks, for `flashwright.torch.attention`; from `block_lists`.
 
-    lists: int32, all arrays in one. sizes: block_q, block_kv, batch, heads.
+    lists: int32, all arrays in one. sizes: seq_q, seq_kv, block_q, block_kv, batch, heads.
     """
 
     lists: Tensor
-    sizes: tuple[int, int, int, int]
+    sizes: tuple[int, int, int, int, int, int]
 
 
 def _ceil_div(a: int, b: int) -> int:
@@ -54,7 +54,7 @@ def block_lists(mask: Tensor, block_q: int = 128, block_kv: int = 128) -> BlockL
     parts = [_bits(tiles, partial), *_compress(full, columns), *_compress(partial, columns)]
     for flags, values in ((full, (rows,)), (partial, (rows, places))):
         parts += _compress(flags.mT, *(x.mT for x in values))
-    return BlockLists(torch.cat(parts), (block_q, block_kv, batch, heads))
+    return BlockLists(torch.cat(parts), (seq_q, seq_kv, block_q, block_kv, batch, heads))
 
 
 def _tiles(mask: Tensor, block_q: int, block_kv: int) -> Tensor:
@@ -98,9 +98,9 @@ def _first(flags: Tensor) -> Tensor:
 _EXTENTS = ("rows", "blocks", "rows", "blocks", "columns", "blocks", "columns", "blocks", "blocks")
 
 
-def native_lists(lists: Tensor, sizes: Sequence[int], seq_q: int, seq_kv: int) -> _native.BlockLists:
+def native_lists(lists: Tensor, sizes: Sequence[int]) -> _native.BlockLists:
     """The view that a launch takes. lists has to outlive it."""
-    block_q, block_kv, batch, heads = sizes
+    seq_q, seq_kv, block_q, block_kv, batch, heads = sizes
     blocks_q, blocks_kv = _ceil_div(seq_q, block_q), _ceil_div(seq_kv, block_kv)
     blocks = batch * heads * blocks_q * blocks_kv
     counts = {"rows": batch * heads * blocks_q + 1, "columns": batch * heads * blocks_kv + 1, "blocks": blocks}
@@ -109,7 +109,6 @@ def native_lists(lists: Tensor, sizes: Sequence[int], seq_q: int, seq_kv: int) -
     for extent in _EXTENTS:
         addresses.append(lists.data_ptr() + 4 * at)
         at += counts[extent]
-    if at != lists.numel() or lists.dtype != torch.int32:
-        raise bad_value("mask", f"block lists of {lists.numel()} {lists.dtype}",
-                        f"{at} int32: lists made for {seq_q} queries and {seq_kv} keys")
-    return _native.BlockLists([seq_q, seq_kv, *sizes], [*addresses, lists.data_ptr()])
+    if at != lists.numel() or lists.dtype != torch.int32 or not lists.is_contiguous():
+        raise bad_value("mask", f"block lists of {lists.numel()} {lists.dtype}", f"{at} int32, as block_lists makes them")
+    return _native.BlockLists(list(sizes), [*addresses, lists.data_ptr()])

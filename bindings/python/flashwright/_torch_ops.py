@@ -63,12 +63,12 @@ def _rng_address(rng: Optional[Tensor], q: Tensor) -> int:
     return rng.data_ptr()
 
 
-def _blocks(lists: Optional[Tensor], sizes: Sequence[int], q: Tensor, k: Tensor) -> Optional[_native.BlockLists]:
+def _blocks(lists: Optional[Tensor], sizes: Sequence[int], q: Tensor) -> Optional[_native.BlockLists]:
     if lists is None:
         return None
     if lists.device != q.device:
         raise bad_value("mask", f"block lists in memory of {lists.device}", f"memory of {q.device}, where q lies")
-    return native_lists(lists, sizes, q.size(1), k.size(1))
+    return native_lists(lists, sizes)
 
 
 def _launch(wanted: _native.Request, arguments: _native.Arguments, q: Tensor) -> None:
@@ -82,7 +82,7 @@ def _launch(wanted: _native.Request, arguments: _native.Arguments, q: Tensor) ->
         if effort != _LOADED:
             raise
         raise CapturingError("a CUDA graph is being captured, and the kernel of this call is not loaded yet: make the "
-                             "same call once before the capture, as a warm-up; other lengths will do",
+                             "same call once before the capture, as a warm-up",
                              error.message) from None
 
     def workspace(size: int) -> tuple[int, Tensor]:
@@ -101,7 +101,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, alibi_slopes: Optional[Tensor], rn
     out, lse = _forward_shapes(q, v)
     arguments = _native.Arguments(
         _view("q", q), _view("k", k), _view("v", v), _view("out", out), _view("lse", lse),
-        _view("alibi_slopes", alibi_slopes), _blocks(lists, list_sizes, q, k), 0, 0, _rng_address(rng, q), q_position)
+        _view("alibi_slopes", alibi_slopes), _blocks(lists, list_sizes, q), 0, 0, _rng_address(rng, q), q_position)
     _launch(wanted, arguments, q)
     return out, lse
 
@@ -121,7 +121,7 @@ def _backward(d_out: Tensor, d_lse: Optional[Tensor], q: Tensor, k: Tensor, v: T
     gradients = _backward_shapes(q, k, v, wanted)
     arguments = _native.Arguments(
         _view("q", q), _view("k", k), _view("v", v), _view("out", out), _view("lse", lse),
-        _view("alibi_slopes", alibi_slopes), _blocks(lists, list_sizes, q, k), 0, 0, _rng_address(rng, q), q_position,
+        _view("alibi_slopes", alibi_slopes), _blocks(lists, list_sizes, q), 0, 0, _rng_address(rng, q), q_position,
         _view("d_out", d_out), _view("d_lse", d_lse),
         *(_view(name, x) if want else None for name, x, want in zip(("dq", "dk", "dv"), gradients, wanted)))
     _launch(form, arguments, q)
@@ -262,7 +262,7 @@ def _map(op: Any, names: Sequence[str], info: Any, in_dims: Any, args: tuple[Any
     lists, sizes = args[places["lists"]], args[places["list_sizes"]]
     if in_dims[places["rng"]] is not None:
         raise bad_value("rng", "a mapped tensor", "one for all of vmap")
-    if lists is not None and (sizes[2] != 1 or in_dims[places["lists"]] is not None):
+    if lists is not None and (sizes[4] != 1 or in_dims[places["lists"]] is not None):
         raise bad_value("mask", "a mask for each batch entry under vmap", "one that is shared by the batch")
     at_q = places["q"]
     batch = args[at_q].size(0 if in_dims[at_q] != 0 else 1)

@@ -79,8 +79,9 @@ def _shape_refusal(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optiona
     if attn_mask is not None:
         if attn_mask.dtype != torch.bool:
             return f"an attn_mask of {attn_mask.dtype}; expected torch.bool"
-        if attn_mask.dim() < 2 or attn_mask.size(-2) != query.size(2) or attn_mask.size(-1) != key.size(2):
-            return "an attn_mask that is broadcast over queries or keys"
+        wanted = (*query.shape[:3], key.size(2))[-attn_mask.dim():]
+        if not 2 <= attn_mask.dim() <= 4 or any(mine not in (1, size) for mine, size in zip(attn_mask.shape, wanted)):
+            return f"an attn_mask of shape {tuple(attn_mask.shape)}"
     return ""
 
 
@@ -98,8 +99,8 @@ def features(dropout: float, softcap: Optional[float] = None) -> tuple[str, ...]
 
 
 def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] = None,
-                                 dropout_p: float = 0.0, is_causal: bool = False, scale: Optional[float] = None,
-                                 enable_gqa: bool = False) -> Tensor:
+                                 dropout_p: float = 0.0, is_causal: bool = False, *,
+                                 scale: Optional[float] = None, enable_gqa: bool = False) -> Tensor:
     """torch.nn.functional.scaled_dot_product_attention by flashwright; the same arguments, the same meaning.
 
     query, key, value: (batch, heads, seq, dim). is_causal is top-left. attn_mask: bools; with an additive mask, and
@@ -108,7 +109,7 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     """
     tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
     if torch.overrides.has_torch_function(tensors) or (attn_mask is not None and is_causal):
-        return _original(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa=enable_gqa)
+        return _original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     mask = "blocks" if attn_mask is not None else "causal" if is_causal else "none"
     dtype = query.dtype
     if torch.is_autocast_enabled(query.device.type):
@@ -122,8 +123,11 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
         reason = refusal("scaled_dot_product_attention", dtype, constant(query.size(3)), constant(value.size(3)), mask,
                          query.device.type, features(dropout_p), differentiated)
     if reason:
-        return _original(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa=enable_gqa)
-    given = mask if attn_mask is None else block_lists(attn_mask[(None,) * (4 - attn_mask.dim())])
+        return _original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+    given: Any = mask
+    if attn_mask is not None:
+        each = attn_mask[(None,) * (4 - attn_mask.dim())]
+        given = block_lists(each.expand(each.size(0), each.size(1), query.size(2), key.size(2)))
     return attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), given, softmax_scale=scale,
                      dropout=dropout_p, q_position=0).transpose(1, 2)
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from functools import lru_cache
+from functools import lru_cache, wraps
 from typing import Any, Callable, NamedTuple, Optional
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 from transformers import AttentionInterface, AttentionMaskInterface, masking_utils, modeling_utils
+from transformers.generation import utils as generation_utils
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from ._torch_attention import attention
@@ -206,21 +207,29 @@ def register(name: str = NAME) -> None:
     """Makes attn_implementation=name known to transformers; importing this module has done it for "flashwright"."""
     AttentionInterface.register(name, attention_forward)
     AttentionMaskInterface.register(name, attention_mask)
-    _keep_from_the_hub(name)
+    _names.add(name)
 
 
-def _keep_from_the_hub(name: str) -> None:
-    """transformers 5 takes each name with "flash" in it for a build of FlashAttention, and loads it from the Hub."""
-    load = getattr(modeling_utils, "lazy_import_flash_attention", None)
-    if load is None or name in getattr(load, "ours", ()):
-        return
-
-    def lazy_import_flash_attention(implementation: Any, *args: Any, **options: Any) -> Any:
-        if implementation in lazy_import_flash_attention.ours:
-            return None
-        return load(implementation, *args, **options)
-    lazy_import_flash_attention.ours = {name, *getattr(load, "ours", ())}
-    modeling_utils.lazy_import_flash_attention = lazy_import_flash_attention
+_names: "set[str]" = set()
 
 
+def _tell_apart() -> None:
+    """transformers 5 takes each name with "flash" in it for FlashAttention: it would load it, or put another in its
+    place, and give it no masks but those of padding. Its three modules that decide this learn that ours is another."""
+    for module in (modeling_utils, masking_utils, generation_utils):
+        asked = getattr(module, "is_flash_attention_requested", None)
+        if asked is not None:
+            module.is_flash_attention_requested = _not_ours(asked)
+
+
+def _not_ours(asked: Callable[..., bool]) -> Callable[..., bool]:
+    @wraps(asked)
+    def is_flash_attention_requested(config: Any = None, requested_attention_implementation: Optional[str] = None,
+                                     **options: Any) -> bool:
+        name = requested_attention_implementation if config is None else config._attn_implementation
+        return name not in _names and asked(config, requested_attention_implementation, **options)
+    return is_flash_attention_requested
+
+
+_tell_apart()
 register()
