@@ -337,6 +337,15 @@ def test_dropout_under_compile(make, fresh):
     assert all(map(torch.equal, *gradients))
 
 
+def test_some_cases_of_the_grid(device):
+    import random
+
+    import torch_grid
+    small = [case for case in torch_grid.cases() if max(case[4]) <= 256]
+    for case in random.Random(5).sample(small, 6):
+        assert torch_grid.run(case, device) == []
+
+
 # ---- Errors --------------------------------------------------------------------------------------------------------
 
 

@@ -142,6 +142,24 @@ def test_is_registered_and_not_activated():
     assert attention.current_flash_attention_impl() is None
 
 
+@needs_registry
+@pytest.mark.skipif(torch.version.cuda is None, reason="this PyTorch is built without CUDA")
+def test_is_put_in_place_and_taken_away(make, launches):
+    def overridden():
+        return {name for name in ("", "_backward") if torch._C._dispatch_has_kernel_for_dispatch_key(
+            "aten::_scaled_dot_product_flash_attention" + name, "CUDA") and "_torch_flash.py" in torch._C._dispatch_dump(
+            "aten::_scaled_dot_product_flash_attention" + name)}
+    assert overridden() == set()
+    for _ in range(2):
+        attention.activate_flash_attention_impl("flashwright")
+        try:
+            assert attention.current_flash_attention_impl() == "flashwright"
+            assert overridden() == {"", "_backward"}
+        finally:
+            attention.restore_flash_attention_impl()
+        assert overridden() == set()
+
+
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_what_the_registry_puts_in_place(make, launches, is_causal):
     """The functions themselves, which are called with CUDA tensors once they are active."""
