@@ -34,9 +34,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask = "none", *, softmax_s
 
     The other options are those of `flashwright.attention`, and so are the errors.
     """
-    if torch.is_autocast_enabled(q.device.type):
-        dtype = torch.get_autocast_dtype(q.device.type)
-        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    q, k, v = autocast(q, k, v)
     if alibi_slopes is not None and alibi_slopes.requires_grad and torch.is_grad_enabled():
         raise bad_value("alibi_slopes", "a tensor that requires a gradient", "one that does not: slopes get none")
     if dropout > 0 and rng is None:
@@ -55,6 +53,15 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask = "none", *, softmax_s
     o, lse = forward(q, k, v, alibi_slopes, rng, lists, sizes, q_position, mask, softmax_scale, softcap, dropout,
                      deterministic)
     return (o, lse) if return_lse else o
+
+
+def autocast(q: Tensor, k: Tensor, v: Tensor) -> "tuple[Tensor, Tensor, Tensor]":
+    """The tensors in the type that torch.autocast asks for."""
+    device = q.device.type
+    if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):
+        return q, k, v
+    dtype = torch.get_autocast_dtype(device)
+    return q.to(dtype), k.to(dtype), v.to(dtype)
 
 
 def rng_state(q: Tensor) -> Tensor:

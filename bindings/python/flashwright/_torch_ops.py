@@ -214,7 +214,7 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 def _is_plain(*tensors: Tensor) -> bool:
     """Whether nothing but autograd would be told of a call: no transform, mode, profiler, subclass."""
     for tensor in tensors:
-        if type(tensor) not in _PLAIN or tensor.is_neg():
+        if type(tensor) not in _PLAIN or tensor.is_neg() or tensor.is_meta:
             return False
     return (torch._C._len_torch_dispatch_stack() == 0 and torch._C._len_torch_function_stack() == 0
             and torch._C._functorch.peek_interpreter_stack() is None and not torch.autograd._profiler_enabled()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ._questions import supports
-from ._torch_attention import attention
+from ._torch_attention import attention, autocast
 from ._torch_blocks import block_lists
 
 _logger = logging.getLogger("flashwright")
@@ -111,17 +111,14 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     if torch.overrides.has_torch_function(tensors) or (attn_mask is not None and is_causal):
         return _original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     mask = "blocks" if attn_mask is not None else "causal" if is_causal else "none"
-    dtype = query.dtype
-    if torch.is_autocast_enabled(query.device.type):
-        dtype = torch.get_autocast_dtype(query.device.type)
-        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
+    query, key, value = autocast(query, key, value)
     reason = _shape_refusal(query, key, value, attn_mask, enable_gqa)
     if reason:
         say_once("scaled_dot_product_attention", reason)
     else:
         differentiated = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
-        reason = refusal("scaled_dot_product_attention", dtype, constant(query.size(3)), constant(value.size(3)), mask,
-                         query.device.type, features(dropout_p), differentiated)
+        reason = refusal("scaled_dot_product_attention", query.dtype, constant(query.size(3)), constant(value.size(3)),
+                         mask, query.device.type, features(dropout_p), differentiated)
     if reason:
         return _original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     given: Any = mask

@@ -126,9 +126,10 @@ _made: Any = WeakIdKeyDictionary()  # the mask of a forward pass is the same ten
 def _lists(mask: Tensor) -> BlockLists:
     if torch.compiler.is_compiling():
         return block_lists(mask)
+    version = 0 if mask.is_inference() else mask._version  # of what was written into it since
     known = _made.get(mask)
-    if known is None or known[0] != mask._version:
-        known = _made[mask] = mask._version, block_lists(mask)
+    if known is None or known[0] != version:
+        known = _made[mask] = version, block_lists(mask)
     return known[1]
 
 

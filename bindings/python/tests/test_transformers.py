@@ -140,6 +140,31 @@ def test_a_prompt_in_two_parts(build, device, launches):
     assert (whole[:, 11:] - second).abs().max() < 1e-5 and {a[1] for a in launches} == {"causal"}
 
 
+def test_inference_mode(build, device, launches):
+    given = inputs(device, PADDING["left"])
+    with torch.inference_mode():
+        eager, ours = (build("llama", way)(**given).last_hidden_state for way in ("eager", "flashwright"))
+    assert ((eager - ours) * given["attention_mask"][..., None]).abs().max() < 1e-5
+    assert [a[:2] for a in launches] == [("forward", "blocks")] * 2
+
+
+def test_block_lists_are_made_once_for_all_layers(build, device, monkeypatch):
+    made = []
+    monkeypatch.setattr(fwt, "block_lists", lambda mask: made.append(mask) or _real_block_lists(mask))
+    model = build("llama", "flashwright")
+    for turn in (1, 2):
+        model(**inputs(device, PADDING["left"]))
+        assert len(made) == turn
+    mask = made[0]
+    fwt._lists(mask)
+    mask[..., 0] = True  # what is written into a mask counts
+    fwt._lists(mask)
+    assert len(made) == 3
+
+
+_real_block_lists = fwt.block_lists
+
+
 def test_cumulative_lengths(device):
     """What models pass that pack for kernels named "flash" themselves."""
     layer = torch.nn.Module()
