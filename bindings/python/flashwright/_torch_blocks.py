@@ -110,5 +110,6 @@ def native_lists(lists: Tensor, sizes: Sequence[int]) -> _native.BlockLists:
         addresses.append(lists.data_ptr() + 4 * at)
         at += counts[extent]
     if at != lists.numel() or lists.dtype != torch.int32 or not lists.is_contiguous():
-        raise bad_value("mask", f"block lists of {lists.numel()} {lists.dtype}", f"{at} int32, as block_lists makes them")
+        raise bad_value("mask", f"block lists of {lists.numel()} {lists.dtype}",
+                        f"{at} int32, as block_lists makes them")
     return _native.BlockLists(list(sizes), [*addresses, lists.data_ptr()])

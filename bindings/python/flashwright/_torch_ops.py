@@ -176,7 +176,7 @@ def _differentiate(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -
         d_out = torch.zeros_like(out) if d_out is None else d_out
         # With create_graph the operator has to be in the graph, for its word on second derivatives.
         plain = not torch.is_grad_enabled() and not torch.compiler.is_compiling() and _is_plain(d_out, q, k, v)
-        operator = _backward if plain else torch.ops.flashwright.backward
+        operator = _backward if plain else getattr(ctx, "operator", torch.ops.flashwright.backward)
         found = operator(d_out, d_lse, q, k, v, out, lse, alibi_slopes, rng, lists, *ctx.rest, wanted)
         gradients = [x if want else None for x, want in zip(found, wanted)]
     return (*gradients, None, None, None, *[None] * len(ctx.rest))
@@ -217,15 +217,22 @@ def _is_plain(*tensors: Tensor) -> bool:
         if type(tensor) not in _PLAIN or tensor.is_neg() or tensor.is_meta:
             return False
     return (torch._C._len_torch_dispatch_stack() == 0 and torch._C._len_torch_function_stack() == 0
-            and torch._C._functorch.peek_interpreter_stack() is None and not torch.autograd._profiler_enabled()
+            and not _is_transformed() and not torch.autograd._profiler_enabled()
             and torch.autograd.forward_ad._current_level < 0 and not torch.jit.is_tracing())
 
 
+def _is_transformed() -> bool:
+    """Whether torch.vmap or a transform of torch.func is at work."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
 try:
-    _is_plain()
+    _is_plain(), _is_transformed()
 except AttributeError:  # these names are PyTorch's own business; without them all calls go through the operator
     def _is_plain(*tensors: Tensor) -> bool:  # noqa: F811
         return False
+
+    _is_transformed = _is_plain
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
@@ -233,8 +240,11 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Ten
 
     An operator that is written in Python costs more in the dispatcher, above all with gradients, than a short kernel.
     """
-    if torch.compiler.is_compiling() or not _is_plain(q, k, v):
+    if torch.compiler.is_compiling():
         return torch.ops.flashwright.forward(q, k, v, *options)
+    if not _is_plain(q, k, v):
+        operator = _TransformedForward.apply if _is_transformed() else torch.ops.flashwright.forward
+        return operator(q, k, v, *options)
     if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
         return _Forward.apply(q, k, v, *options)
     return _forward(q, k, v, *options)
@@ -279,15 +289,55 @@ def _map(op: Any, names: Sequence[str], info: Any, in_dims: Any, args: tuple[Any
 _MAPPED = ("d_out", "d_lse", "q", "k", "v", "out", "lse", "alibi_slopes")
 
 
-def _register_batching() -> None:
-    for name, schema in _SCHEMAS.items():
-        op = getattr(torch.ops.flashwright, name)
-        arguments = [argument.name for argument in op.default._schema.arguments]
+def _names(operator: str) -> list[str]:
+    return [argument.name for argument in getattr(torch.ops.flashwright, operator).default._schema.arguments]
 
-        def rule(info: Any, in_dims: Any, *args: Any, op: Any = op, arguments: Any = arguments) -> Any:
-            return _map(op, arguments, info, in_dims, args)
+
+def _register_batching() -> None:
+    for name in _SCHEMAS:
+        def rule(info: Any, in_dims: Any, *args: Any, name: str = name) -> Any:
+            return _map(getattr(torch.ops.flashwright, name), _names(name), info, in_dims, args)
         torch.library.register_vmap("flashwright::" + name, rule, lib=_library)
 
 
 if hasattr(torch.library, "register_vmap"):
     _register_batching()
+
+
+# ---- torch.func ----------------------------------------------------------------------------------------------------
+#
+# Its transforms of gradients know autograd functions with a rule for each of them, and no operators that are written
+# in Python.
+
+
+class _TransformedForward(torch.autograd.Function):
+    @staticmethod
+    def forward(*inputs: Any) -> tuple[Tensor, Tensor]:
+        return torch.ops.flashwright.forward(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        _keep(ctx, inputs, output)
+        ctx.operator = _TransformedBackward.apply
+
+    backward = staticmethod(_differentiate)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
+        return _map(_TransformedForward.apply, _names("forward"), info, in_dims, inputs)
+
+
+class _TransformedBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+        return torch.ops.flashwright.backward(*inputs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        pass
+
+    backward = staticmethod(_differentiate_twice)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, *inputs: Any) -> tuple[Any, Any]:
+        return _map(_TransformedBackward.apply, _names("backward"), info, in_dims, inputs)

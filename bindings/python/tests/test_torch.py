@@ -237,6 +237,22 @@ def test_vmap(make, device):
     assert torch.allclose(mapped[2], ft.attention(q[4:], k[:2], v[:2], alibi_slopes=slopes[2]), atol=1e-6)
 
 
+def test_gradients_of_each_sample(make):
+    q, k, v = make(batch=3, grad=False)
+
+    def loss(q, k, v):
+        return ft.attention(q[None], k[None], v[None], "causal").square().sum()
+    each = torch.vmap(torch.func.grad(loss, (0, 1, 2)))(q, k, v)
+    for at in range(3):
+        leaves = [x[at].clone().requires_grad_() for x in (q, k, v)]
+        want = torch.autograd.grad(loss(*leaves), leaves)
+        alone = torch.func.grad(loss, (0, 1, 2))(q[at], k[at], v[at])
+        assert all(torch.allclose(a[at], b, atol=1e-5) for a, b in zip(each, want))
+        assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(alone, want))
+    with pytest.raises(RuntimeError, match="attention has no second derivative"):
+        torch.func.grad(lambda q: torch.func.grad(loss)(q, k[0], v[0]).sum())(q[0])
+
+
 # ---- Tracing -------------------------------------------------------------------------------------------------------
 
 
