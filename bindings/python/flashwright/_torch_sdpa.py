@@ -72,7 +72,8 @@ def _shape_refusal(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optiona
         return "query, key and value of different types"
     if query.size(0) != key.size(0) or key.shape[:3] != value.shape[:3] or query.size(3) != key.size(3):
         return "sizes that are broadcast"
-    if query.size(1) != key.size(1) and not (enable_gqa and query.size(1) % key.size(1) == 0):
+    # One head of keys that is broadcast is a group of all heads.
+    if key.size(1) not in (1, query.size(1)) and not (enable_gqa and query.size(1) % key.size(1) == 0):
         return "fewer heads of keys than of queries, without enable_gqa"
     if query.stride(3) != 1 or key.stride(3) != 1 or value.stride(3) != 1:
         return "a last dimension that is not contiguous"

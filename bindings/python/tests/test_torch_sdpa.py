@@ -48,6 +48,7 @@ def compare(tensors, bound=2e-5, **options):
     ({"seq_q": 17}, {"is_causal": True}),  # top-left, unlike flashwright's own default
     ({"seq_kv": 17}, {"is_causal": True}),
     ({"heads_kv": 2}, {"enable_gqa": True, "is_causal": True}),
+    ({"heads_kv": 1}, {}),  # broadcast
     ({}, {"scale": 0.5}),
 ])
 def test_means_the_same(make, launches, sizes, options):
