@@ -6,19 +6,28 @@ import numpy as np
 
 
 def philox(counter, key):
+    """Seven rounds over arrays of counters, four of uint64 that hold 32 bits each."""
     k0, k1 = key & 0xffffffff, key >> 32
+    low = np.uint64(0xffffffff)
     for _ in range(7):
-        a, b = 0xD2511F53 * counter[0], 0xCD9E8D57 * counter[2]
-        counter = [b >> 32 ^ counter[1] ^ k0, b & 0xffffffff, a >> 32 ^ counter[3] ^ k1, a & 0xffffffff]
+        a, b = np.uint64(0xD2511F53) * counter[0], np.uint64(0xCD9E8D57) * counter[2]
+        shift = np.uint64(32)
+        counter = [b >> shift ^ counter[1] ^ np.uint64(k0), b & low, a >> shift ^ counter[3] ^ np.uint64(k1), a & low]
         k0, k1 = k0 + 0x9E3779B9 & 0xffffffff, k1 + 0xBB67AE85 & 0xffffffff
     return counter
 
 
-def kept(seed, offset, head, query, kv, p):
+def kept(seed, offset, heads, seq_q, seq_kv, p):
+    """(heads, seq_q, seq_kv) bools; heads: batch * heads_q."""
     threshold = min(max(int(256 * p + 0.5), 1), 255)
     key = seed + offset * 0x9E3779B97F4A7C15 & 0xffffffffffffffff
-    words = philox([query, kv // 32, head, 0], key) + philox([query, kv // 32, head, 1], key)
-    return sum((word >> kv % 32 & 1) << 7 - w for w, word in enumerate(words)) >= threshold
+    head, query, kv = np.ogrid[:heads, :seq_q, :seq_kv]
+    group = np.arange((seq_kv + 31) // 32)
+    counter = [x.astype(np.uint64) for x in np.broadcast_arrays(query, group, head)]
+    words = [word for call in (0, 1) for word in philox([*counter, np.full_like(counter[0], call)], key)]
+    byte = sum((word[..., kv.ravel() // 32] >> (kv % 32).astype(np.uint64) & np.uint64(1)).astype(np.int64) << 7 - at
+               for at, word in enumerate(words))
+    return byte >= threshold
 
 
 def visible(mask, seq_q, seq_kv, q_position):
@@ -61,9 +70,8 @@ class Reference:
         self.factor = np.ones_like(scores)
         if dropout:
             drop = min(max(round(dropout * 256), 1), 255)
-            for at in np.ndindex(self.factor.shape):
-                b, h, i, j = at
-                self.factor[at] = kept(seed, offset, b * heads + h, i, j, dropout) * 256 / (256 - drop)
+            bits = kept(seed, offset, batch * heads, seq_q, seq_kv, dropout)
+            self.factor = bits.reshape(self.factor.shape) * 256 / (256 - drop)
         self.keys, self.values = keys, values
         self.o = ((self.weights * self.factor) @ values).transpose(0, 2, 1, 3)
 
