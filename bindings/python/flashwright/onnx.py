@@ -17,7 +17,7 @@ try:
     import onnx.reference
     from onnx.reference.op_run import OpRun
 except ImportError as _error:
-    raise ImportError(f"flashwright.onnx needs the package onnx, with the operator Attention (1.18 or newer), and NumPy: {_error}") from _error
+    raise ImportError(f"flashwright.onnx needs NumPy and the package onnx, 1.18 or newer: {_error}") from _error
 
 import numpy as np
 
