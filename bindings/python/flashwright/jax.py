@@ -135,7 +135,7 @@ def attention(q: Any, k: Any, v: Any, mask: str | tuple[int, int] | Blocks = "no
     _check(q, k, v)
     if alibi_slopes is not None:
         alibi_slopes = jnp.broadcast_to(jnp.asarray(alibi_slopes, jnp.float32), (q.shape[0], q.shape[2]))
-    blocks, sizes = _lists(mask) if isinstance(mask, Blocks) else ((), ())
+    blocks, sizes = _lists(mask, q) if isinstance(mask, Blocks) else ((), ())
     for name, value in (("softmax_scale", softmax_scale), ("softcap", softcap), ("dropout", dropout)):
         if isinstance(value, jax.core.Tracer):
             raise bad_type(name, "a traced value", "a Python number: kernels are compiled for it")
@@ -169,9 +169,13 @@ def _rng_state(key: Any) -> Any:
     return jnp.concatenate((jax.random.bits(key, (2,), jnp.uint32), jnp.zeros(2, jnp.uint32)))
 
 
-def _lists(mask: Blocks) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+def _lists(mask: Blocks, q: Any) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     if mask.on_cuda:
         raise bad_value("mask", "block lists in GPU memory", "lists in host memory, which XLA copies")
+    batch, heads = mask.lists.sizes[4:]
+    if batch not in (1, q.shape[0]) or heads not in (1, q.shape[2]):
+        raise bad_value("mask", f"block lists of batch {batch} and {heads} heads",
+                        f"1 of each, or those of q: {q.shape[0]} and {q.shape[2]}")
     arrays = []
     for address, count in mask.lists.host_arrays():
         memory = (ctypes.c_int32 * count).from_address(address) if count else np.zeros(0)

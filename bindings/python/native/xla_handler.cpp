@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <new>
@@ -205,11 +204,12 @@ class Call {
   // Under vmap a call may have many states of the random numbers, or more batch entries than the block lists have:
   // each part of the batch is then a launch of its own.
   void count_parts() {
+    const std::int64_t of_lists = options_.block_sizes.empty() ? 1 : options_.block_sizes.at(4);
     for_each(options_.operands, frame_.operands,
              [&](std::string_view name, const xla::Buffer& buffer) {
                if (name == "rng_state") parts_ = batch_of(buffer, 1);
-               if (name == "q" && !options_.block_sizes.empty() && options_.block_sizes.at(4) > 1)
-                 parts_ = batch_of(buffer, 3) / options_.block_sizes.at(4);
+               if (name == "q" && of_lists > 1 && batch_of(buffer, 3) % of_lists == 0)
+                 parts_ = batch_of(buffer, 3) / of_lists;
              });
   }
 

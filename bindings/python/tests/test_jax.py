@@ -224,6 +224,9 @@ class TestErrors:
             jax.jit(lambda cap: attention(*x, softcap=cap))(1.0)
         with pytest.raises(flashwright.FlashwrightTypeError, match="mask: given 3; expected 'none', 'causal'"):
             attention(*x, 3)
+        lists = flashwright.Blocks.from_mask(np.ones((4, 1, 65, 70), bool))
+        with pytest.raises(flashwright.FlashwrightValueError, match="mask: given block lists of batch 4 and 1 heads"):
+            attention(*x, lists)
         with pytest.raises(flashwright.FlashwrightValueError, match="q_position: given"):
             attention(*x, "causal", q_position=1 << 40)
         with pytest.raises(flashwright.FlashwrightValueError, match="dropout"):
