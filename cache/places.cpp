@@ -21,7 +21,7 @@
 namespace flashwright {
 namespace {
 
-struct KindInfo {
+struct PlaceInfo {
   env::Variable variable;
   const char* name;
   const char* xdg;
@@ -30,8 +30,8 @@ struct KindInfo {
 };
 
 // The number in a file name is the major version of its schema.
-const KindInfo& info(StoreKind kind) {
-  static constexpr KindInfo kTable[] = {
+const PlaceInfo& info(StoreKind kind) {
+  static constexpr PlaceInfo kTable[] = {
       {env::Variable::cache_dir, "FLASHWRIGHT_CACHE_DIR", "XDG_CACHE_HOME", "/.cache",
        "/artifacts-1.db"},
       {env::Variable::data_dir, "FLASHWRIGHT_DATA_DIR", "XDG_DATA_HOME", "/.local/share",
@@ -74,7 +74,7 @@ struct Wanted {
   std::string home;
 };
 
-Wanted wanted_folder(const KindInfo& kind, const std::string& directory) {
+Wanted wanted_folder(const PlaceInfo& kind, const std::string& directory) {
   if (!directory.empty()) return {directory, {}};
   if (const std::string set = env::get(kind.variable); !set.empty()) return {set, {}};
   const std::string xdg = env::get_foreign(kind.xdg);
@@ -121,7 +121,7 @@ PrivateFolder private_folder(const std::string& path) {
 }
 
 Place find_place(StoreKind kind, const std::string& directory) {
-  const KindInfo& about = info(kind);
+  const PlaceInfo& about = info(kind);
   const Wanted wanted = wanted_folder(about, directory);
   Place place;
   place.variable = about.name;

@@ -11,7 +11,7 @@
 namespace cli {
 namespace {
 
-struct Options {
+struct BenchOptions {
   ConfigFlags config;
   ShapeFlags shape;
   std::string against;
@@ -48,7 +48,7 @@ void print_bench(const Json& report) {
                   bytes_text(unfused.value("workspace_bytes", 0.0))));
 }
 
-Exit run_bench(Context& context, Options options) {
+Exit run_bench(Context& context, BenchOptions options) {
   const bool both = options.config.direction == "both";
   if (both) options.config.direction = "forward";
   ConfigInput input = read_config(options.config);
@@ -78,7 +78,7 @@ Exit run_bench(Context& context, Options options) {
 void add_bench(CLI::App& app, Context& context) {
   CLI::App* const command =
       context.add_command(app, "bench", "Time, rate, spread and workspace of the kernel");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<BenchOptions>();
   options->config.add_to(*command);
   options->shape.add_to(*command);
   context.add_device(*command);

@@ -19,7 +19,7 @@ using flashwright::emulator::CheckMode;
 using flashwright::emulator::CheckReport;
 using flashwright::emulator::CheckRequest;
 
-struct Options {
+struct CheckOptions {
   ConfigFlags config;
   ShapeFlags shape;
   std::string modes;
@@ -43,7 +43,7 @@ std::vector<std::string> modes_of(const std::string& text) {
 // Small, since every thread of the GPU is stepped through: a few tiles of queries and keys.
 flashwright_shape default_shape() { return {1, 2, 1, 150, 200}; }
 
-CheckRequest request_of(Context& context, const Options& options) {
+CheckRequest request_of(Context& context, const CheckOptions& options) {
   const ConfigInput input = read_config(options.config);
   if (!input.config.contains("target"))
     throw Error(Exit::bad_input, "--target: none given; expected that of a GPU, e.g. sm_80");
@@ -122,7 +122,7 @@ void print_report(const CheckRequest& request, const CheckReport& report) {
   for (const CheckMode& mode : report.modes) print_mode(mode);
 }
 
-Exit run_check(Context& context, const Options& options) {
+Exit run_check(Context& context, const CheckOptions& options) {
   const CheckRequest request = request_of(context, options);
   CheckReport report;
   try {
@@ -153,7 +153,7 @@ void add_check(CLI::App& app, Context& context) {
       app, "check",
       "Run the emitted CUDA in the emulator: numbers, barriers, races. Needs no GPU, but g++ or "
       "clang++");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<CheckOptions>();
   options->config.add_to(*command);
   options->shape.add_to(*command);
   context.add_device(*command);

@@ -13,14 +13,14 @@
 namespace cli {
 namespace {
 
-struct Options {
+struct EmitOptions {
   ConfigFlags config;
   ShapeFlags shape;
   std::string output;
 };
 
-std::shared_ptr<Options> add_options(Context& context, CLI::App* command, const char* output) {
-  auto options = std::make_shared<Options>();
+std::shared_ptr<EmitOptions> add_options(Context& context, CLI::App* command, const char* output) {
+  auto options = std::make_shared<EmitOptions>();
   options->config.add_to(*command);
   options->shape.add_to(*command);
   context.add_device(*command);
@@ -28,7 +28,7 @@ std::shared_ptr<Options> add_options(Context& context, CLI::App* command, const 
   return options;
 }
 
-Exit run_emit(Context& context, const Options& options) {
+Exit run_emit(Context& context, const EmitOptions& options) {
   const ConfigInput input = read_config(options.config);
   const std::optional<flashwright_shape> shape = read_shape(options.shape);
   char* emitted = nullptr;
@@ -84,7 +84,7 @@ void print_compiled(const Json& report, const std::string& output) {
   if (!output.empty()) print_field("wrote", output);
 }
 
-Exit run_compile(Context& context, const Options& options) {
+Exit run_compile(Context& context, const EmitOptions& options) {
   const ConfigInput input = read_config(options.config);
   const std::optional<flashwright_shape> shape = read_shape(options.shape);
   char* binary = nullptr;

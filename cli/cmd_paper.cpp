@@ -15,7 +15,7 @@
 namespace cli {
 namespace {
 
-struct Options {
+struct PaperOptions {
   ConfigFlags config;
   std::optional<std::string> lengths, batch, heads, heads_kv, measure;
   std::string seconds = "1s";
@@ -58,7 +58,7 @@ std::vector<std::int64_t> lengths_of(const std::string& text) {
 }
 
 // The layer of the paper, GPT-2 medium: 16 heads of 64.
-Plan plan_of(Context& context, const Options& options) {
+Plan plan_of(Context& context, const PaperOptions& options) {
   Plan plan;
   ConfigFlags flags = options.config;
   if (!flags.direction || *flags.direction == "both")
@@ -207,7 +207,7 @@ void print_table(const Plan& plan, const Json& rows) {
   if (!notes.empty()) print("\n");
 }
 
-Exit run_paper(Context& context, const Options& options) {
+Exit run_paper(Context& context, const PaperOptions& options) {
   const Plan plan = plan_of(context, options);
   Json rows = Json::array();
   {
@@ -239,7 +239,7 @@ Exit run_paper(Context& context, const Options& options) {
 CLI::App* add_paper(CLI::App& bench, Context& context) {
   CLI::App* const command = context.add_command(
       bench, "paper", "The comparison of the FlashAttention paper: work, traffic and time");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<PaperOptions>();
   options->config.add_to(*command);
   const auto option = [&](const char* name, const char* type, std::optional<std::string>& value,
                           const char* about) {

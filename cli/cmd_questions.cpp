@@ -11,12 +11,12 @@
 namespace cli {
 namespace {
 
-struct Options {
+struct QuestionsOptions {
   ConfigFlags config;
   ShapeFlags shape;
 };
 
-Exit run_supports(Context& context, const Options& options) {
+Exit run_supports(Context& context, const QuestionsOptions& options) {
   const ConfigInput input = read_config(options.config);
   const Json reasons = ask([&](char** text) {
     return flashwright_supports(context.engine(), input.text().c_str(), text);
@@ -82,7 +82,7 @@ void print_alternatives(const Json& report) {
     print(fmt::format("  {:5d}  {}\n", count.get<int>(), reason));
 }
 
-Exit run_explain(Context& context, const Options& options) {
+Exit run_explain(Context& context, const QuestionsOptions& options) {
   const ConfigInput input = read_config(options.config);
   const std::optional<flashwright_shape> shape = read_shape(options.shape);
   const Json report = ask([&](char** text) {
@@ -133,7 +133,7 @@ Exit run_explain(Context& context, const Options& options) {
 void add_supports(CLI::App& app, Context& context) {
   CLI::App* const command = context.add_command(
       app, "supports", "Whether a Config can be served: yes, or every reason why not");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<QuestionsOptions>();
   options->config.add_to(*command);
   context.add_device(*command);
   command->callback([&context, options] {
@@ -145,7 +145,7 @@ void add_explain(CLI::App& app, Context& context) {
   CLI::App* const command = context.add_command(
       app, "explain",
       "Which kernel serves a Config and shape, from where, why, and the alternatives");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<QuestionsOptions>();
   options->config.add_to(*command);
   context.add_device(*command);
   options->shape.add_to(*command);

@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kTuneSeconds = 20;  // of --effort tune, where nothing was measured yet
 
-struct Options {
+struct RunOptions {
   ConfigFlags config;
   ShapeFlags shape;
   RunFiles files;
@@ -47,7 +47,7 @@ Json check(const std::string& config, Call& call, std::int64_t rows) {
 }
 
 // Gets the kernel of a Config, launches it and brings the outputs to the host; `report` learns what is known about it.
-void compute(Context& context, const Options& options, const RunInputs& inputs,
+void compute(Context& context, const RunOptions& options, const RunInputs& inputs,
              const std::string& config, Call& call, Json& report) {
   const std::int64_t repeat = int_value("--repeat", options.repeat, 1, 1000000);
   const flashwright_effort effort = effort_of(options.effort);
@@ -107,7 +107,7 @@ struct Output {
   bool in_type_of_inputs;  // otherwise fp32
 };
 
-std::vector<Output> outputs_of(const Options& options, RunInputs& inputs) {
+std::vector<Output> outputs_of(const RunOptions& options, RunInputs& inputs) {
   std::vector<Output> all;
   if (!inputs.backward()) {
     all = {{"-o", &options.output, &inputs.o, true}, {"--lse", &options.lse, &inputs.lse, false}};
@@ -203,7 +203,7 @@ void refuse(const char* flag, const std::string& given, const char* expected) {
 }
 
 // Which files belong to which direction.
-RunFiles files_of(const Options& options, bool backward) {
+RunFiles files_of(const RunOptions& options, bool backward) {
   RunFiles files = options.files;
   if (!backward) {
     constexpr const char* kNothing = "nothing, as the direction is forward";
@@ -224,7 +224,7 @@ RunFiles files_of(const Options& options, bool backward) {
   return files;
 }
 
-void set_launch_options(const Options& options, RunInputs& inputs) {
+void set_launch_options(const RunOptions& options, RunInputs& inputs) {
   if (options.offset) inputs.offset = seed_value("--offset", *options.offset);
   constexpr std::int64_t kMost = std::int64_t{1} << 40;  // the library's own limit is lower
   if (options.q_position)
@@ -246,7 +246,7 @@ void set_launch_options(const Options& options, RunInputs& inputs) {
   inputs.dv = want(options.dv, inputs.v);
 }
 
-Exit run_run(Context& context, const Options& options) {
+Exit run_run(Context& context, const RunOptions& options) {
   const std::int64_t rows =
       options.check_rows ? int_value("--check-rows", *options.check_rows, 1, 1 << 30) : 1000;
   ConfigInput given = read_config(options.config);
@@ -290,7 +290,7 @@ Exit run_run(Context& context, const Options& options) {
   return passed ? Exit::ok : Exit::check_failed;
 }
 
-void add_backward(CLI::App& command, Options& options) {
+void add_backward(CLI::App& command, RunOptions& options) {
   const auto file = [&](const char* name, std::string& value, const char* about) {
     command.add_option(name, value, about)->group("Backward")->type_name("FILE");
   };
@@ -307,7 +307,7 @@ void add_backward(CLI::App& command, Options& options) {
 void add_run(CLI::App& app, Context& context) {
   CLI::App* const command =
       context.add_command(app, "run", "Compute attention on .npy arrays (batch, seq, heads, dim)");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<RunOptions>();
   options->config.add_to(*command);
   options->shape.add_to(*command);
   command->add_option("--q", options->files.q, "queries")->type_name("FILE")->required();

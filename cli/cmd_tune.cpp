@@ -12,7 +12,7 @@
 namespace cli {
 namespace {
 
-struct Options {
+struct TuneOptions {
   ConfigFlags config;
   ShapeFlags shape;
   std::string budget = "60s";
@@ -28,7 +28,7 @@ std::string outcome_text(const TuningResult& result) {
   return "what was learned is kept; " + use + ", and the same command goes on from here";
 }
 
-Exit run_tune(Context& context, const Options& options) {
+Exit run_tune(Context& context, const TuneOptions& options) {
   const ConfigInput input = read_config(options.config);
   note_unused_blocks(context, input);
   const std::optional<flashwright_shape> shape = read_shape(options.shape);
@@ -52,7 +52,7 @@ void add_tune(CLI::App& app, Context& context) {
   CLI::App* const command = context.add_command(
       app, "tune",
       "Search for the fastest tile sizes, verified and measured; ctrl-C keeps what was learned");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<TuneOptions>();
   options->config.add_to(*command);
   options->shape.add_to(*command);
   context.add_device(*command);

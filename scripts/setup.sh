@@ -6,7 +6,7 @@
 #   scripts/setup.sh              install what is missing (as root, or through sudo)
 #   scripts/setup.sh --check      only say what is missing; exit status 1 if anything is
 #   scripts/setup.sh --no-nvrtc   leave NVRTC out
-#   scripts/setup.sh --no-python  leave out what building and testing the Python package needs
+#   scripts/setup.sh --no-python  leave out what building and testing the Python package needs (with jax 600 MB)
 set -euo pipefail
 
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -105,6 +105,14 @@ have_python_modules() {
 import os, sysconfig
 import nanobind, numpy, pytest
 assert os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h"))' 2> /dev/null
+}
+
+# The packages that parts of the Python package are for; their tests are skipped without them.
+hosts=(onnx jax)
+have_python_hosts() {
+  [[ -x $venv/bin/python ]] && "$venv/bin/python" -c '
+import importlib.util, sys
+sys.exit(not all(map(importlib.util.find_spec, sys.argv[1:])))' "${hosts[@]}" 2> /dev/null
 }
 
 # ---- Debian packages ------------------------------------------------------------------------------
@@ -272,6 +280,16 @@ install_python_modules() {
   if [[ -n ${SUDO_UID:-} ]]; then chown -R "$SUDO_UID:${SUDO_GID:-$SUDO_UID}" "$venv"; fi
 }
 
+install_python_hosts() {
+  [[ -x $venv/bin/python ]] || return 0
+  say "installing ${hosts[*]} into $venv"
+  if ! "$venv/bin/python" -m pip install -q --disable-pip-version-check --retries 1 "${hosts[@]}"; then
+    warn "they could not be downloaded: the tests of flashwright.onnx and flashwright.jax are skipped"
+    return 0
+  fi
+  if [[ -n ${SUDO_UID:-} ]]; then chown -R "$SUDO_UID:${SUDO_GID:-$SUDO_UID}" "$venv"; fi
+}
+
 # ---- Main -----------------------------------------------------------------------------------------
 
 if [[ -r /etc/os-release ]]; then
@@ -283,6 +301,7 @@ list_missing
 if $check_only; then
   if $want_nvrtc && ! find_nvrtc > /dev/null; then missing+=("NVRTC (pip: nvidia-cuda-nvrtc)"); fi
   if $want_python && ! have_python_modules; then missing+=("nanobind, numpy, pytest (pip)"); fi
+  if $want_python && ! have_python_hosts; then missing+=("${hosts[*]} (pip)"); fi
   if ((${#missing[@]})); then
     say "missing:"
     printf '  %s\n' "${missing[@]}"
@@ -300,6 +319,7 @@ else
 fi
 if $want_nvrtc && ! find_nvrtc > /dev/null; then install_nvrtc; fi
 if $want_python && ! have_python_modules; then install_python_modules; fi
+if $want_python && ! have_python_hosts; then install_python_hosts; fi
 
 have_cmake || { warn "CMake 3.24 or newer is still missing"; status=1; }
 have_compiler || { warn "a compiler for C++20 is still missing (GCC 12 or newer)"; status=1; }

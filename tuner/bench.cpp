@@ -17,14 +17,14 @@
 namespace flashwright {
 namespace {
 
-constexpr std::int64_t kVerifiedRows = 16;
+constexpr std::int64_t kBenchVerifiedRows = 16;
 constexpr int kMinBlocks = 5;
 
 // Launches once into poisoned outputs and compares; throws when the result is wrong. Each entry is judged as the
 // problem that it is: unfused passes store scores of 16 bits.
 void check_result(const Config& config, const BenchEntry& entry, Runner& runner, Workload& workload,
                   Backend& backend, int device_index) {
-  const Verifier verifier(config, entry.problem, workload, kVerifiedRows);
+  const Verifier verifier(config, entry.problem, workload, kBenchVerifiedRows);
   workload.poison_outputs();
   runner.launch();
   backend.synchronize(device_index, nullptr);

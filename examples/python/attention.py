@@ -10,7 +10,7 @@ v = rng.standard_normal((2, 256, 2, 64), dtype=np.float32)
 
 reasons = flashwright.supports(flashwright.Config(64, dtype="fp32", mask="causal", target="cpu"))
 if reasons:
-    raise SystemExit("skipped: python_example: " + reasons[0])
+    raise SystemExit("skipped: python_attention: " + reasons[0])
 
 o, lse = flashwright.attention(q, k, v, mask="causal", return_lse=True)
 d_o = np.ones_like(o)

@@ -40,6 +40,21 @@ def _mask_text(mask: Any) -> str:
     raise bad_type("mask", repr(mask), "'none', 'causal', 'window:LEFT,RIGHT', (LEFT, RIGHT) or flashwright.Blocks")
 
 
+def request_fields(direction: str, mask: Any, dropout: float = 0.0, softmax_scale: float | None = None,
+                   softcap: float | None = None, alibi: bool = False, deterministic: bool = False) -> dict[str, Any]:
+    """The fields of a Config that the tensors do not say; see `request`."""
+    fields: dict[str, Any] = {"direction": direction, "mask": _mask_text(mask)}
+    for name, value in (("dropout", dropout), ("softmax_scale", softmax_scale), ("softcap", softcap)):
+        if value is not None and (name != "dropout" or value != 0):
+            fields[name] = _number(name, value)
+            if fields[name] - fields[name] != 0:
+                raise bad_value(name, value, "a finite number")
+    for name, flag in (("alibi", alibi), ("deterministic", deterministic)):
+        if flag:
+            fields[name] = True
+    return fields
+
+
 def request(direction: str, mask: Any, dropout: float = 0.0, softmax_scale: float | None = None,
             softcap: float | None = None, alibi: bool = False, deterministic: bool = False) -> _native.Request:
     """The part of a Config that the tensors do not say, kept for the next call with the same values.
@@ -54,15 +69,7 @@ def request(direction: str, mask: Any, dropout: float = 0.0, softmax_scale: floa
         raise bad_type("softmax_scale, softcap, dropout", f"{(softmax_scale, softcap, dropout)}", "numbers") from None
     if found is not None:
         return found
-    fields: dict[str, Any] = {"direction": direction, "mask": _mask_text(mask)}
-    for name, value in (("dropout", dropout), ("softmax_scale", softmax_scale), ("softcap", softcap)):
-        if value is not None and (name != "dropout" or value != 0):
-            fields[name] = _number(name, value)
-            if fields[name] - fields[name] != 0:
-                raise bad_value(name, value, "a finite number")
-    for name, flag in (("alibi", alibi), ("deterministic", deterministic)):
-        if flag:
-            fields[name] = True
+    fields = request_fields(direction, mask, dropout, softmax_scale, softcap, alibi, deterministic)
     if len(_requests) >= _MAX_REQUESTS:
         _requests.clear()
     made = _requests[key] = _native.Request(json_text("request", fields)[1:-1])
@@ -130,7 +137,7 @@ def attention(q: Any, k: Any, v: Any, mask: str | tuple[int, int] | Blocks = "no
     arguments = _native.Arguments(
         adapter.view("q", q), view("k", k), view("v", v), output("o", to_o), output("lse", to_lse),
         view("alibi_slopes", alibi_slopes), _lists(mask, adapter, q), _integer("seed", seed, 0, 1 << 64),
-        _integer("offset", offset, 0, 1 << 64), 0, _position(q_position))
+        _integer("offset", offset, 0, 1 << 64), 0, position_of(q_position))
     _launch(wanted, arguments, adapter, q, stream, effort)
     to_o = adapter.finish(to_o) if o is None else o
     if not return_lse:
@@ -138,7 +145,8 @@ def attention(q: Any, k: Any, v: Any, mask: str | tuple[int, int] | Blocks = "no
     return to_o, adapter.finish(to_lse) if lse is None else lse
 
 
-def _position(q_position: int | None) -> int | None:
+def position_of(q_position: int | None) -> int | None:
+    """The argument q_position, checked."""
     return None if q_position is None else _integer("q_position", q_position, -(1 << 30) + 1, 1 << 30)
 
 
@@ -186,7 +194,7 @@ def attention_backward(d_o: Any, q: Any, k: Any, v: Any, o: Any, lse: Any,
     arguments = _native.Arguments(
         adapter.view("q", q), view("k", k), view("v", v), view("o", o), view("lse", lse),
         view("alibi_slopes", alibi_slopes), _lists(mask, adapter, q), _integer("seed", seed, 0, 1 << 64),
-        _integer("offset", offset, 0, 1 << 64), 0, _position(q_position), view("d_o", d_o), view("d_lse", d_lse),
+        _integer("offset", offset, 0, 1 << 64), 0, position_of(q_position), view("d_o", d_o), view("d_lse", d_lse),
         *(output(name, tensor) for name, tensor in zip(_GRADIENTS, to)))
     _launch(wanted, arguments, adapter, q, stream, effort)
     made = [tensor if tensor is None or was is not None else adapter.finish(tensor) for tensor, was in zip(to, given)]

@@ -6,6 +6,7 @@
 #include "errors.hpp"
 #include "kernel.hpp"
 #include "questions.hpp"
+#include "xla_handler.hpp"
 
 NB_MODULE(_native, module) {
   // Kernels and requests in module-level caches live until the process ends.
@@ -17,4 +18,5 @@ NB_MODULE(_native, module) {
   fwpy::bind_arguments(module);
   fwpy::bind_kernel(module);
   fwpy::bind_questions(module);
+  fwpy::bind_xla_handler(module);
 }

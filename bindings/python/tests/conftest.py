@@ -41,7 +41,7 @@ def pytest_configure(config):
 
 
 def pytest_terminal_summary(terminalreporter):
-    for name in ("torch", "transformers", "jax", "cupy"):
+    for name in ("torch", "transformers", "jax", "cupy", "onnx"):
         if importlib.util.find_spec(name) is None:
             terminalreporter.write_line(f"skipped: python_{name}: {name} is not installed")
     if NO_CPU:
