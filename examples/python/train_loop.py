@@ -30,7 +30,8 @@ class Block(torch.nn.Module):
 
     def forward(self, x):
         q, k, v = self.qkv(self.norm(x)).unflatten(2, (3, HEADS, -1)).unbind(2)  # (batch, seq, heads, dim): no copies
-        return x + self.out(flashwright.torch.attention(q, k, v, mask="causal", dropout=0.02 * self.training).flatten(2))
+        heads = flashwright.torch.attention(q, k, v, mask="causal", dropout=0.02 * self.training)
+        return x + self.out(heads.flatten(2))
 
 
 class Model(torch.nn.Module):
