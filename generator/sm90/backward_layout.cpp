@@ -144,11 +144,11 @@ BackwardRegisters backward_registers(const Problem& problem, const Schedule& sch
   if (schedule.add_queries == kByAdder) return {{24, 208}, 72};
   if (schedule.tile_q != 2 * kRows) return {{32, 160}};
   constexpr Registers kBusy = {56, 224}, kUsual = {40, 232}, kMost = {24, 240};
-  const bool busy = problem.dropout || problem.mask == Mask::Kind::blocks;
   const int needed =
       std::max(keys_registers(problem, schedule), queries_registers(problem, schedule));
-  if (needed > kUsual.consumer) return {kMost};
-  return {busy && needed <= kBusy.consumer ? kBusy : kUsual};
+  if (problem.mask == Mask::Kind::blocks) return {kBusy};
+  if (problem.dropout && needed <= kBusy.consumer) return {kBusy};
+  return {needed <= kUsual.consumer && !problem.dropout ? kUsual : kMost};
 }
 
 }  // namespace flashwright::sm90

@@ -435,6 +435,7 @@ struct KeysConsumer {
   }
 };
 
+#if !FW_SPLIT_KEYS
 // A consumer warpgroup.
 __device__ __forceinline__ void consume_queries(const Params& params, u32 memory, int group) {
   KeysConsumer consumer;
@@ -474,13 +475,14 @@ __device__ __forceinline__ void consume_queries(const Params& params, u32 memory
 #endif
     at.advance();
   }
-#if FW_ADD_QUERIES
-#if !FW_ADDER
+#if FW_ADD_QUERIES && !FW_ADDER
   release(barriers.own_free);
 #endif
+#if FW_ADD_QUERIES
   wait_barrier(barriers.own_free, 0);
 #endif
   consumer.write_values(dv, params);
   consumer.write_keys(dk, params);
   wait_for_output();
 }
+#endif

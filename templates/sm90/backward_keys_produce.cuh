@@ -113,10 +113,6 @@ __device__ __forceinline__ void tell_rows(const Params& params, const KeyTile& w
       2 * ((static_cast<i64>(work.batch) * params.heads_q + tiles.head) * params.seq_q +
            tiles.first);
   const u32 rows = memory + kRowsOffset + stage * kRowsStride;
-#if FW_DROPOUT
-  const u64 key = find_dropout_key(params);
-  const u32 head = static_cast<u32>(work.batch) * params.heads_q + tiles.head;
-#endif
 #pragma unroll 1
   for (int i = thread; i < kQueryStep; i += 96) {
     const bool exists = tiles.first + i < end;
@@ -125,8 +121,10 @@ __device__ __forceinline__ void tell_rows(const Params& params, const KeyTile& w
     store_shared_float(place + kQueryStep * 4, exists ? load_global(statistics + 2 * i + 1) : 0.0f);
   }
 #if FW_DROPOUT
+  const u32 head = static_cast<u32>(work.batch) * params.heads_q + tiles.head;
 #pragma unroll 1
   for (int i = thread; i < kQueryStep * (kKeysPerBlock / 32); i += 96) {
+    const u64 key = find_dropout_key(params);  // each time: the keys of all rounds take registers
     const int query = i % kQueryStep, word = i / kQueryStep;
     store_shared_u32(rows + (2 * kQueryStep + word * kQueryStep + row_place(query)) * 4,
                      keep_bits(key, head, tiles.first + query, work.key_begin + word * 32,
