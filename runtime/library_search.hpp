@@ -28,7 +28,7 @@ class SharedLibrary {
 // usual folders.
 std::vector<std::string> nvrtc_candidates();
 
-// FLASHWRIGHT_CUDA, or the driver's library. Never the stub named libcuda.so.
+// FLASHWRIGHT_CUDA, or the driver's library. Never libcuda.so, which toolkits have to link with.
 std::vector<std::string> driver_candidates();
 
 // Folder of the shared object (or program) that holds this code.

@@ -121,6 +121,8 @@ TEST_CASE("the plan names kernels that the text defines, and sizes that it check
       // Those of the schedule, or what a kernel before or behind the main ones says of itself.
       const std::string threads = std::to_string(step.threads);
       CHECK((step.threads == 32 * kernel.schedule.warps ||
+             (step.threads == 32 * kernel.schedule.warps + 128 &&
+              contains(source.text, "kKeysThreads = kThreads + 128;")) ||
              contains(source.text, "kPrepareThreads = " + threads + ";") ||
              contains(source.text, "__launch_bounds__(" + threads + ")")));
       CHECK(contains(banner_of(source.text),

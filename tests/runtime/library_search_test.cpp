@@ -47,7 +47,7 @@ TEST_CASE("a library that the user names is the only candidate") {
   CHECK(driver_candidates() == std::vector<std::string>{"/my/cuda.so"});
 }
 
-TEST_CASE("the driver is never the stub of a toolkit") {
+TEST_CASE("the driver is never what a toolkit has to link with") {
   const test::Environment unset(kNothingSet);
   CHECK(driver_candidates() == std::vector<std::string>{"libcuda.so.1"});
 }

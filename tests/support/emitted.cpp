@@ -95,6 +95,8 @@ constexpr Row kSm90[] = {
      R"({"dtype":"fp16","head_dim":96,"mask":"causal","dropout":0.1})", "q128.kv96.w12.st2.b1"},
     {"bf16_d128_causal_backward", "sm_90a",
      R"({"direction":"backward","head_dim":128,"mask":"causal"})", "q128.kv64.w12.st2.b1.qs64.aq1"},
+    {"bf16_d64_causal_backward", "sm_90a",
+     R"({"direction":"backward","head_dim":64,"mask":"causal"})", "q128.kv64.w12.st3.b1.qs128.aq2"},
     {"bf16_d64_window_alibi_backward", "sm_90a",
      R"({"direction":"backward","head_dim":64,"mask":"window:64,0","alibi":true})",
      "q128.kv96.w12.st2.b1.qs80"},

@@ -133,12 +133,12 @@ def test_an_import_brings_no_framework():
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
 
 
-def test_the_stub_knows_what_the_module_has():
+def test_the_type_file_knows_what_the_module_has():
     from flashwright import _native
     folder = os.path.dirname(flashwright.__file__)
     with open(os.path.join(folder, "_native.pyi"), encoding="utf-8") as file:
-        stub = file.read()
+        types = file.read()
     assert os.path.exists(os.path.join(folder, "py.typed"))
     for name in vars(_native):
         if not name.startswith("_"):
-            assert f"class {name}" in stub or f"def {name}(" in stub, name
+            assert f"class {name}" in types or f"def {name}(" in types, name
