@@ -35,8 +35,7 @@ def microseconds(call, device):
 def bare_launch(q, k, v):
     """The kernel and its arguments are at hand; what is left is one call of the C interface."""
     o, lse = torch.empty_like(q), torch.empty(q.size(0), q.size(2), q.size(1), device=q.device)
-    names = ("q", "k", "v", "o", "lse")
-    arguments = _native.Arguments(*(_torch_ops._view(*pair) for pair in zip(names, (q, k, v, o, lse))))
+    arguments = _torch_ops._arguments(q, k, v, o, lse)
     kernel = _attention.request("forward", "none").kernel(arguments)
     stream = torch.cuda.current_stream().cuda_stream if q.is_cuda else 0
     memory = torch.empty(kernel.workspace_bytes(arguments) + 256, dtype=torch.uint8, device=q.device)

@@ -34,6 +34,15 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask = "none", *, softmax_s
 
     The other options are those of `flashwright.attention`, and so are the errors.
     """
+    return attend(q, k, v, mask, softmax_scale, softcap, alibi_slopes, dropout, rng, q_position, deterministic,
+                  return_lse)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, softmax_scale: Optional[float] = None,
+           softcap: Optional[float] = None, alibi_slopes: Optional[Tensor] = None, dropout: float = 0.0,
+           rng: Optional[Tensor] = None, q_position: Optional[int] = None, deterministic: bool = False,
+           return_lse: bool = False, heads_first: bool = False) -> Union[Tensor, "tuple[Tensor, Tensor]"]:
+    """`attention`; with heads_first q, k, v and o are (batch, heads, seq, dim)."""
     q, k, v = autocast(q, k, v)
     if alibi_slopes is not None and alibi_slopes.requires_grad and torch.is_grad_enabled():
         raise bad_value("alibi_slopes", "a tensor that requires a gradient", "one that does not: slopes get none")
@@ -41,22 +50,29 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask = "none", *, softmax_s
         rng = rng_state(q)
     lists: Optional[Tensor] = None
     sizes: "tuple[int, ...]" = ()
-    if isinstance(mask, Tensor):
-        mask = block_lists(mask)
-    if isinstance(mask, BlockLists):
-        lists, sizes, mask = mask.lists, mask.sizes, "blocks"
-    elif isinstance(mask, tuple):
-        mask = f"window:{mask[0]},{mask[1]}"
-    elif not isinstance(mask, str):
-        raise bad_type("mask", f"a {type(mask).__name__}", "'none', 'causal', 'window:LEFT,RIGHT', (LEFT, RIGHT), a "
-                       "tensor of bools or flashwright.torch.BlockLists")
-    o, lse = forward(q, k, v, alibi_slopes, rng, lists, sizes, q_position, mask, softmax_scale, softcap, dropout,
-                     deterministic)
+    if not isinstance(mask, str):
+        if isinstance(mask, Tensor):
+            mask = block_lists(mask)
+        if isinstance(mask, BlockLists):
+            lists, sizes, mask = mask.lists, mask.sizes, "blocks"
+        elif isinstance(mask, tuple):
+            mask = f"window:{mask[0]},{mask[1]}"
+        else:
+            raise bad_type("mask", f"a {type(mask).__name__}", "'none', 'causal', 'window:LEFT,RIGHT', (LEFT, RIGHT), "
+                           "a tensor of bools or flashwright.torch.BlockLists")
+    o, lse = forward(q, k, v, (alibi_slopes, rng, lists, sizes, q_position, mask, softmax_scale, softcap, dropout,
+                               deterministic), return_lse, heads_first)
     return (o, lse) if return_lse else o
+
+
+# Whether autocast is on for any device; PyTorch's own business, and without it each call looks closer.
+_any_autocast = getattr(torch._C, "_is_any_autocast_enabled", lambda: True)
 
 
 def autocast(q: Tensor, k: Tensor, v: Tensor) -> "tuple[Tensor, Tensor, Tensor]":
     """The tensors in the type that torch.autocast asks for."""
+    if not torch.compiler.is_compiling() and not _any_autocast():
+        return q, k, v
     device = q.device.type
     if device not in ("cpu", "cuda") or not torch.is_autocast_enabled(device):
         return q, k, v

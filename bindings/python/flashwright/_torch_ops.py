@@ -53,9 +53,21 @@ def _view(name: str, tensor: Optional[Tensor]) -> Any:
     return tensor.data_ptr(), tensor.shape, tensor.stride(), dtype, CPU, 0
 
 
-def _rng_address(rng: Optional[Tensor], q: Tensor) -> int:
-    if rng is None:
-        return 0
+# Of the tensors among the arguments of _native.Arguments.
+_NAMES = ("q", "k", "v", "out", "lse", "alibi_slopes", "", "", "", "", "", "d_out", "d_lse", "dq", "dk", "dv")
+
+
+def _from_views(*arguments: Any) -> _native.Arguments:
+    return _native.Arguments(*(_view(name, x) if name else x for name, x in zip(_NAMES, arguments)),
+                             *arguments[len(_NAMES):])
+
+
+# The extension module reads tensors itself, without Python, where this version of PyTorch lets it.
+_HAS_EXCHANGE = _native.use_exchange(Tensor)
+_arguments = _native.Arguments if _HAS_EXCHANGE else _from_views
+
+
+def _rng_address(rng: Tensor, q: Tensor) -> int:
     if rng.dtype not in (torch.int64, torch.uint64) or rng.shape != (2,) or not rng.is_contiguous():
         raise bad_value("rng", f"{rng.dtype} of shape {tuple(rng.shape)}", "two int64: seed and offset")
     if rng.device != q.device:
@@ -63,9 +75,7 @@ def _rng_address(rng: Optional[Tensor], q: Tensor) -> int:
     return rng.data_ptr()
 
 
-def _blocks(lists: Optional[Tensor], sizes: Sequence[int], q: Tensor) -> Optional[_native.BlockLists]:
-    if lists is None:
-        return None
+def _blocks(lists: Tensor, sizes: Sequence[int], q: Tensor) -> _native.BlockLists:
     if lists.device != q.device:
         raise bad_value("mask", f"block lists in memory of {lists.device}", f"memory of {q.device}, where q lies")
     return native_lists(lists, sizes)
@@ -73,35 +83,34 @@ def _blocks(lists: Optional[Tensor], sizes: Sequence[int], q: Tensor) -> Optiona
 
 def _launch(wanted: _native.Request, arguments: _native.Arguments, q: Tensor) -> None:
     if not q.is_cuda:
-        wanted.kernel(arguments, _COMPILE).launch(arguments)
+        wanted.launch(arguments)
         return
-    effort = _LOADED if torch.cuda.is_current_stream_capturing() else _COMPILE
-    try:
-        kernel = wanted.kernel(arguments, effort)
-    except NotCachedError as error:
-        if effort != _LOADED:
-            raise
-        raise CapturingError("a CUDA graph is being captured, and the kernel of this call is not loaded yet: make the "
-                             "same call once before the capture, as a warm-up",
-                             error.message) from None
 
     def workspace(size: int) -> tuple[int, Tensor]:
         # From the caching allocator on the launch's own stream: nobody gets the memory before the kernel is done, and
         # a captured graph keeps it.
         memory = torch.empty(size + 255, dtype=torch.uint8, device=q.device)
         return (memory.data_ptr() + 255) // 256 * 256, memory
-    kernel.launch(arguments, torch.cuda.current_stream(q.device).cuda_stream, workspace)
+    stream = None if _HAS_EXCHANGE else torch.cuda.current_stream(q.device).cuda_stream
+    try:
+        wanted.launch(arguments, _LOADED, stream, workspace)
+        return
+    except NotCachedError as error:
+        if torch.cuda.is_current_stream_capturing():
+            raise CapturingError("a CUDA graph is being captured, and the kernel of this call is not loaded yet: make "
+                                 "the same call once before the capture, as a warm-up", error.message) from None
+    wanted.launch(arguments, _COMPILE, stream, workspace)
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, alibi_slopes: Optional[Tensor], rng: Optional[Tensor],
              lists: Optional[Tensor], list_sizes: Sequence[int], q_position: Optional[int], mask: str,
-             softmax_scale: Optional[float], softcap: Optional[float], dropout: float,
-             deterministic: bool) -> tuple[Tensor, Tensor]:
+             softmax_scale: Optional[float], softcap: Optional[float], dropout: float, deterministic: bool,
+             with_lse: bool = True, heads_first: bool = False) -> tuple[Tensor, Optional[Tensor]]:
     wanted = request("forward", mask, dropout, softmax_scale, softcap, alibi_slopes is not None)
-    out, lse = _forward_shapes(q, v)
-    arguments = _native.Arguments(
-        _view("q", q), _view("k", k), _view("v", v), _view("out", out), _view("lse", lse),
-        _view("alibi_slopes", alibi_slopes), _blocks(lists, list_sizes, q), 0, 0, _rng_address(rng, q), q_position)
+    out, lse = _forward_shapes(q, v, with_lse, heads_first)
+    arguments = _arguments(q, k, v, out, lse, alibi_slopes, None if lists is None else _blocks(lists, list_sizes, q),
+                           0, 0, 0 if rng is None else _rng_address(rng, q), q_position, None, None, None, None, None,
+                           heads_first)
     _launch(wanted, arguments, q)
     return out, lse
 
@@ -110,7 +119,7 @@ def _backward(d_out: Tensor, d_lse: Optional[Tensor], q: Tensor, k: Tensor, v: T
               alibi_slopes: Optional[Tensor], rng: Optional[Tensor], lists: Optional[Tensor],
               list_sizes: Sequence[int], q_position: Optional[int], mask: str, softmax_scale: Optional[float],
               softcap: Optional[float], dropout: float, deterministic: bool,
-              wanted: Sequence[bool]) -> tuple[Tensor, Tensor, Tensor]:
+              wanted: Sequence[bool], heads_first: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     # The flag of PyTorch is read here, when gradients are computed, as its own kernels do.
     deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
     form = request("backward", mask, dropout, softmax_scale, softcap, alibi_slopes is not None, deterministic)
@@ -118,14 +127,13 @@ def _backward(d_out: Tensor, d_lse: Optional[Tensor], q: Tensor, k: Tensor, v: T
     d_out = d_out if d_out.stride(3) == 1 else d_out.contiguous()
     if d_lse is not None and d_lse.stride(2) != 1:
         d_lse = d_lse.contiguous()
-    gradients = _backward_shapes(q, k, v, wanted)
-    arguments = _native.Arguments(
-        _view("q", q), _view("k", k), _view("v", v), _view("out", out), _view("lse", lse),
-        _view("alibi_slopes", alibi_slopes), _blocks(lists, list_sizes, q), 0, 0, _rng_address(rng, q), q_position,
-        _view("d_out", d_out), _view("d_lse", d_lse),
-        *(_view(name, x) if want else None for name, x, want in zip(("dq", "dk", "dv"), gradients, wanted)))
+    dq, dk, dv = _backward_shapes(q, k, v, wanted)
+    arguments = _arguments(q, k, v, out, lse, alibi_slopes, None if lists is None else _blocks(lists, list_sizes, q),
+                           0, 0, 0 if rng is None else _rng_address(rng, q), q_position, d_out, d_lse,
+                           dq if wanted[0] else None, dk if wanted[1] else None, dv if wanted[2] else None,
+                           heads_first)
     _launch(form, arguments, q)
-    return gradients
+    return dq, dk, dv
 
 
 for _device in ("CPU", "CUDA"):
@@ -136,16 +144,25 @@ for _device in ("CPU", "CUDA"):
 # ---- Shapes --------------------------------------------------------------------------------------------------------
 
 
-def _forward_shapes(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    for name, tensor in (("q", q), ("v", v)):
-        if tensor.dim() != 4:
-            raise bad_value(name, f"rank {tensor.dim()}", "rank 4: (batch, seq, heads, dim)")
-    batch, seq_q, heads, _ = q.shape
-    return q.new_empty((batch, seq_q, heads, v.size(3))), q.new_empty((batch, heads, seq_q), dtype=torch.float32)
+def _forward_shapes(q: Tensor, v: Tensor, with_lse: bool = True,
+                    heads_first: bool = False) -> tuple[Tensor, Optional[Tensor]]:
+    if q.dim() != 4 or v.dim() != 4:
+        name, tensor = ("v", v) if q.dim() == 4 else ("q", q)
+        raise bad_value(name, f"rank {tensor.dim()}", "rank 4: (batch, seq, heads, dim)")
+    batch, seq_q, heads, dim = q.shape
+    # In memory it is always (batch, seq, heads, dim).
+    if heads_first:
+        seq_q, heads = heads, seq_q
+        out = torch.empty_permuted((batch, heads, seq_q, v.size(3)), (0, 2, 1, 3), dtype=q.dtype, device=q.device)
+    elif v.size(3) == dim and q.is_contiguous():
+        out = torch.empty_like(q)  # the faster of two ways to the same strides
+    else:
+        out = q.new_empty((batch, seq_q, heads, v.size(3)))
+    return out, q.new_empty((batch, heads, seq_q), dtype=torch.float32) if with_lse else None
 
 
 def _backward_shapes(q: Tensor, k: Tensor, v: Tensor, wanted: Sequence[bool]) -> tuple[Tensor, Tensor, Tensor]:
-    dq, dk, dv = (x.new_empty(x.shape) if want else x.new_empty((0,)) for x, want in zip((q, k, v), wanted))
+    dq, dk, dv = (torch.empty_like(x) if want else x.new_empty((0,)) for x, want in zip((q, k, v), wanted))
     return dq, dk, dv
 
 
@@ -169,17 +186,28 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _differentiate(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> tuple[Any, ...]:
+    return (*_gradients(ctx, d_out, d_lse), None, None, None, *[None] * len(ctx.rest))
+
+
+def _gradients(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor],
+               heads_first: bool = False) -> list[Optional[Tensor]]:
     q, k, v, out, lse, alibi_slopes, rng, lists = ctx.saved_tensors
     wanted = list(ctx.needs_input_grad[:3])
-    gradients: list[Optional[Tensor]] = [None] * 3
-    if any(wanted) and (d_out is not None or d_lse is not None):
-        d_out = torch.zeros_like(out) if d_out is None else d_out
-        # With create_graph the operator has to be in the graph, for its word on second derivatives.
-        plain = not torch.is_grad_enabled() and not torch.compiler.is_compiling() and _is_plain(d_out, q, k, v)
-        operator = _backward if plain else getattr(ctx, "operator", torch.ops.flashwright.backward)
-        found = operator(d_out, d_lse, q, k, v, out, lse, alibi_slopes, rng, lists, *ctx.rest, wanted)
-        gradients = [x if want else None for x, want in zip(found, wanted)]
-    return (*gradients, None, None, None, *[None] * len(ctx.rest))
+    if not any(wanted) or (d_out is None and d_lse is None):
+        return [None] * 3
+    d_out = torch.zeros_like(out) if d_out is None else d_out
+    rest = (alibi_slopes, rng, lists, *ctx.rest, wanted)
+    # With create_graph the operator has to be in the graph, for its word on second derivatives.
+    if not torch.is_grad_enabled() and not torch.compiler.is_compiling() and _is_plain(d_out, q, k, v):
+        found = _backward(d_out, d_lse, q, k, v, out, lse, *rest, heads_first)
+    else:
+        operator = getattr(ctx, "operator", torch.ops.flashwright.backward)
+        if heads_first:
+            d_out, q, k, v, out = (x.transpose(1, 2) for x in (d_out, q, k, v, out))
+        found = operator(d_out, d_lse, q, k, v, out, lse, *rest)
+        if heads_first:
+            found = [x.transpose(1, 2) if want else x for x, want in zip(found, wanted)]
+    return [x if want else None for x, want in zip(found, wanted)]
 
 
 def _differentiate_twice(ctx: Any, *gradients: Tensor) -> Any:
@@ -195,35 +223,39 @@ torch.library.register_autograd("flashwright::backward", _differentiate_twice, l
 
 
 class _Forward(torch.autograd.Function):
-    """The operator's kernel and derivative without PyTorch's dispatcher in between."""
+    """The operator's kernel and derivative without PyTorch's dispatcher in between, which counts arguments too."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        output = _forward(*inputs)
-        _keep(ctx, inputs, output)
-        return output
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...],
+                heads_first: bool) -> tuple[Tensor, Tensor]:
+        out, lse = _forward(q, k, v, *options, True, heads_first)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(q, k, v, out, lse, *options[:3])
+        ctx.rest, ctx.heads_first = options[3:], heads_first
+        return out, lse
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Optional[Tensor]) -> tuple[Any, ...]:
-        return _differentiate(ctx, *gradients)
+    def backward(ctx: Any, d_out: Optional[Tensor], d_lse: Optional[Tensor]) -> tuple[Any, ...]:
+        return (*_gradients(ctx, d_out, d_lse, ctx.heads_first), None, None)
 
 
 _PLAIN = (Tensor, torch.nn.Parameter)
+_C = torch._C
 
 
 def _is_plain(*tensors: Tensor) -> bool:
     """Whether nothing but autograd would be told of a call: no transform, mode, profiler, subclass."""
     for tensor in tensors:
-        if type(tensor) not in _PLAIN or tensor.is_neg() or tensor.is_meta:
+        if type(tensor) not in _PLAIN or tensor.is_neg() or not (tensor.is_cuda or tensor.is_cpu):
             return False
-    return (torch._C._len_torch_dispatch_stack() == 0 and torch._C._len_torch_function_stack() == 0
-            and not _is_transformed() and not torch.autograd._profiler_enabled()
-            and torch.autograd.forward_ad._current_level < 0 and not torch.jit.is_tracing())
+    return (_C._len_torch_dispatch_stack() == 0 and _C._len_torch_function_stack() == 0
+            and _C._functorch.peek_interpreter_stack() is None and not _C._autograd._profiler_enabled()
+            and torch.autograd.forward_ad._current_level < 0 and not _C._is_tracing())
 
 
 def _is_transformed() -> bool:
     """Whether torch.vmap or a transform of torch.func is at work."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return _C._functorch.peek_interpreter_stack() is not None
 
 
 try:
@@ -235,19 +267,24 @@ except AttributeError:  # these names are PyTorch's own business; without them a
     _is_transformed = _is_plain
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor]:
+def forward(q: Tensor, k: Tensor, v: Tensor, options: tuple[Any, ...], with_lse: bool = True,
+            heads_first: bool = False) -> tuple[Tensor, Optional[Tensor]]:
     """torch.ops.flashwright.forward, in a fraction of the time where a program runs eagerly.
 
     An operator that is written in Python costs more in the dispatcher, above all with gradients, than a short kernel.
+    with_lse: whether the caller wants the second result. heads_first: q, k, v and the first result are (batch, heads,
+    seq, dim).
     """
-    if torch.compiler.is_compiling():
-        return torch.ops.flashwright.forward(q, k, v, *options)
-    if not _is_plain(q, k, v):
-        operator = _TransformedForward.apply if _is_transformed() else torch.ops.flashwright.forward
+    if not torch.compiler.is_compiling() and _is_plain(q, k, v):
+        if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+            return _Forward.apply(q, k, v, options, heads_first)
+        return _forward(q, k, v, *options, with_lse, heads_first)
+    transformed = not torch.compiler.is_compiling() and _is_transformed()
+    operator = _TransformedForward.apply if transformed else torch.ops.flashwright.forward
+    if not heads_first:
         return operator(q, k, v, *options)
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        return _Forward.apply(q, k, v, *options)
-    return _forward(q, k, v, *options)
+    out, lse = operator(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), *options)
+    return out.transpose(1, 2), lse
 
 
 # ---- Batching ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ._questions import supports
-from ._torch_attention import attention, autocast
+from ._torch_attention import attend, autocast
 from ._torch_blocks import block_lists
 
 _logger = logging.getLogger("flashwright")
@@ -66,21 +66,22 @@ def _shape_refusal(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optiona
     """What depends on more than a Config; the rest is what `supports` says."""
     if query.is_nested or key.is_nested or value.is_nested:
         return "nested tensors"
-    if query.dim() != 4 or key.dim() != 4 or value.dim() != 4:
+    of_query, of_key, of_value = query.shape, key.shape, value.shape
+    if len(of_query) != 4 or len(of_key) != 4 or len(of_value) != 4:
         return "query, key or value not of rank 4: (batch, heads, seq, dim)"
-    if query.dtype != key.dtype or query.dtype != value.dtype:
+    if not query.dtype == key.dtype == value.dtype:
         return "query, key and value of different types"
-    if query.size(0) != key.size(0) or key.shape[:3] != value.shape[:3] or query.size(3) != key.size(3):
+    if of_query[0] != of_key[0] or of_key[:3] != of_value[:3] or of_query[3] != of_key[3]:
         return "sizes that are broadcast"
     # One head of keys that is broadcast is a group of all heads.
-    if key.size(1) not in (1, query.size(1)) and not (enable_gqa and query.size(1) % key.size(1) == 0):
+    if of_key[1] not in (1, of_query[1]) and not (enable_gqa and of_query[1] % of_key[1] == 0):
         return "fewer heads of keys than of queries, without enable_gqa"
     if query.stride(3) != 1 or key.stride(3) != 1 or value.stride(3) != 1:
         return "a last dimension that is not contiguous"
     if attn_mask is not None:
         if attn_mask.dtype != torch.bool:
             return f"an attn_mask of {attn_mask.dtype}; expected torch.bool"
-        wanted = (*query.shape[:3], key.size(2))[-attn_mask.dim():]
+        wanted = (*of_query[:3], of_key[2])[-attn_mask.dim():]
         if not 2 <= attn_mask.dim() <= 4 or any(mine not in (1, size) for mine, size in zip(attn_mask.shape, wanted)):
             return f"an attn_mask of shape {tuple(attn_mask.shape)}"
     return ""
@@ -119,15 +120,14 @@ def scaled_dot_product_attention(query: Tensor, key: Tensor, value: Tensor, attn
     else:
         differentiated = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
         reason = refusal("scaled_dot_product_attention", query.dtype, constant(query.size(3)), constant(value.size(3)),
-                         mask, query.device.type, features(dropout_p), differentiated)
+                         mask, "cuda" if query.is_cuda else query.device.type, features(dropout_p), differentiated)
     if reason:
         return _original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     given: Any = mask
     if attn_mask is not None:
         each = attn_mask[(None,) * (4 - attn_mask.dim())]
         given = block_lists(each.expand(each.size(0), each.size(1), query.size(2), key.size(2)))
-    return attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), given, softmax_scale=scale,
-                     dropout=dropout_p, q_position=0).transpose(1, 2)
+    return attend(query, key, value, given, softmax_scale=scale, dropout=dropout_p, q_position=0, heads_first=True)
 
 
 @contextlib.contextmanager

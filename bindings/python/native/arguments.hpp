@@ -17,11 +17,12 @@ namespace nb = nanobind;
 // checked by the library at the launch.
 class Arguments {
  public:
-  // With d_o it is a backward launch: o and lse are read. None: not given.
+  // With d_o it is a backward launch: o and lse are read. None: not given. heads_first: tensors of rank 4 are
+  // (batch, heads, seq, dim).
   Arguments(nb::handle q, nb::handle k, nb::handle v, nb::handle o, nb::handle lse,
             nb::handle alibi_slopes, nb::object blocks, std::uint64_t seed, std::uint64_t offset,
             std::uintptr_t rng_state, std::optional<std::int64_t> q_position, nb::handle d_o,
-            nb::handle d_lse, nb::handle dq, nb::handle dk, nb::handle dv);
+            nb::handle d_lse, nb::handle dq, nb::handle dk, nb::handle dv, bool heads_first);
 
   const flashwright_arguments& get() const { return view_; }
   const Tensor& q() const { return q_; }

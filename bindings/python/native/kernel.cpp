@@ -139,6 +139,19 @@ flashwright::Kernel Request::kernel(const Arguments& arguments, std::int32_t eff
   return get_kernel(text, shape ? &*shape : nullptr, effort);
 }
 
+void Request::launch(const Arguments& arguments, std::int32_t effort, nb::handle stream,
+                     nb::handle workspace) {
+  const Tensor& q = arguments.q();
+  std::uintptr_t on = 0;
+  if (!stream.is_none()) {
+    on = nb::cast<std::uintptr_t>(stream);
+  } else if (is_cuda(*q.get())) {
+    if (q.exchange() == nullptr) bad_value("stream", "None", "the address of a stream");
+    on = current_stream(*q.exchange(), *q.get());
+  }
+  fwpy::launch(kernel(arguments, effort), arguments, on, workspace);
+}
+
 void bind_kernel(nb::module_& module) {
   using flashwright::Kernel;
   nb::class_<Kernel>(module, "Kernel", R"(A compiled attention kernel, loaded on its device.
@@ -167,7 +180,13 @@ Request(fields): the inside of a JSON object, without dtype, head_dim, head_dim_
       .def("config", &Request::config, nb::arg("arguments"), "The whole Config as JSON text.")
       .def("kernel", &Request::kernel, nb::arg("arguments"),
            nb::arg("effort") = std::int32_t{FLASHWRIGHT_COMPILE},
-           "The kernel for these arguments; effort: 0 loaded, 1 cached, 2 compile, 3 tune.");
+           "The kernel for these arguments; effort: 0 loaded, 1 cached, 2 compile, 3 tune.")
+      .def("launch", &Request::launch, nb::arg("arguments"),
+           nb::arg("effort") = std::int32_t{FLASHWRIGHT_COMPILE}, nb::arg("stream") = nb::none(),
+           nb::arg("workspace") = nb::none(),
+           R"(kernel(arguments, effort).launch(arguments, stream, workspace) in one call.
+
+stream: None for the current stream of PyTorch, where q is a tensor of a type that use_exchange knows.)");
   module.def(
       "get_kernel",
       [](const std::string& config, const std::optional<ShapeTuple>& shape, std::int32_t effort) {

@@ -31,6 +31,9 @@ class Request {
   explicit Request(std::string fields) : fields_(std::move(fields)) {}
 
   flashwright::Kernel kernel(const Arguments& arguments, std::int32_t effort);
+  // Both in one; stream: None for the current one of the framework whose exchange API q is read through.
+  void launch(const Arguments& arguments, std::int32_t effort, nb::handle stream,
+              nb::handle workspace);
   std::string config(const Arguments& arguments) { return text_for(arguments); }
 
  private:

@@ -1,13 +1,14 @@
 #include "tensor.hpp"
 
+#include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "errors.hpp"
 
 namespace fwpy {
 namespace {
 
-constexpr int kFloat = 2, kBfloat = 4;  // codes of DLPack
 constexpr int kCpu = 1, kCuda = 2, kCudaHost = 3, kCudaManaged = 13;
 constexpr const char* kTupleForm = "(address, shape, strides, dtype, device_type, device_id)";
 
@@ -69,11 +70,27 @@ void Tensor::set(const char* name, nb::handle value, Access access) {
   if (value.is_none()) return;
   if (PyTuple_Check(value.ptr())) {
     set_from_tuple(name, value);
+  } else if (const Exchange* exchange = exchange_of(value)) {
+    set_from_exchange(name, value, *exchange);
   } else {
     set_from_array(name, value, access);
   }
   if (!is_cuda(view_) && view_.device_type != kCpu && view_.device_type != kCudaHost)
     bad_value(name, "memory of " + device_name(view_), "memory of the CPU or of a CUDA device");
+}
+
+void Tensor::put_seq_first() {
+  if (!given() || view_.ndim != 4) return;
+  const std::int64_t *shape = view_.shape, *strides = view_.strides;
+  const std::array<std::int64_t, 4> dense = {shape[1] * shape[2] * shape[3], shape[2] * shape[3],
+                                             shape[3], 1};
+  if (strides == nullptr) strides = dense.data();
+  for (auto [from, to] : {std::pair{shape, &shape_}, std::pair{strides, &strides_}}) {
+    if (from != to->data()) std::copy_n(from, 4, to->data());
+    std::swap((*to)[1], (*to)[2]);
+  }
+  view_.shape = shape_.data();
+  view_.strides = strides_.data();
 }
 
 void Tensor::set_from_tuple(const char* name, nb::handle value) {
@@ -89,6 +106,19 @@ void Tensor::set_from_tuple(const char* name, nb::handle value) {
   view_.device_id = static_cast<std::int32_t>(integer(name, items[5]));
   view_.shape = shape_.data();
   view_.strides = strides_.data();
+}
+
+void Tensor::set_from_exchange(const char* name, nb::handle value, const Exchange& exchange) {
+  if (exchange.view(value.ptr(), &view_) != 0) {
+    const nb::python_error error;
+    bad_type(name,
+             "a tensor that DLPack has no form for (" +
+                 std::string(nb::str(error.value()).c_str()) + ")",
+             "a dense one of float16, bfloat16 or float32, on the CPU or on a CUDA device");
+  }
+  exchange_ = &exchange;
+  owner_ = nb::borrow(value);  // shape and strides are the tensor's own
+  if (view_.ndim == 0) view_.shape = shape_.data();
 }
 
 void Tensor::set_from_array(const char* name, nb::handle value, Access access) {

@@ -1,6 +1,9 @@
 """attn_implementation="flashwright": outputs and gradients of whole models beside transformers' own attention."""
 
+import importlib.util
+import json
 import logging
+import os
 
 import pytest
 
@@ -92,6 +95,67 @@ def test_models(build, device, launches, name, padding):
                "qwen2_moe": {"causal", "blocks"}}
     assert masks == ({"blocks"} if padding != "no padding" else special.get(name, {"causal"}))
     assert len(launches) == 4  # two layers, forward and backward
+
+
+# ---- A trained model -----------------------------------------------------------------------------------------------
+#
+# AntiBERTy, 26 million parameters, learned the sequences of antibodies; release 0.1.3 of its package has the weights.
+
+
+def antiberty(device, implementation):
+    package = importlib.util.find_spec("antiberty")
+    folder = os.path.join(package.submodule_search_locations[0], "trained_models", "AntiBERTy_md_smooth") if package else ""
+    if not os.path.exists(os.path.join(folder, "pytorch_model.bin")):
+        pytest.skip("no trained model: pip install --no-deps antiberty==0.1.3")
+    with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
+        config = transformers.BertConfig(**json.load(file), tie_word_embeddings=False, attn_implementation=implementation)
+    weights = torch.load(os.path.join(folder, "pytorch_model.bin"), map_location="cpu", weights_only=True)
+    model = transformers.BertForMaskedLM(config)
+    missing, _ = model.load_state_dict({name: x.float() if x.is_floating_point() else x for name, x in weights.items()},
+                                       strict=False)
+    model.cls.predictions.bias.data = model.cls.predictions.decoder.bias.data
+    assert set(missing) <= {"cls.predictions.bias"}
+    return model.to(device).eval()
+
+
+RESIDUES = {residue: 5 + at for at, residue in enumerate("ACDEFGHIKLMNPQRSTVWY")}
+CLS, SEP, MASK = 2, 3, 4
+TRASTUZUMAB = (
+    "EVQLVESGGGLVQPGGSLRLSCAASGFNIKDTYIHWVRQAPGKGLEWVARIYPTNGYTRYADSVKGRFTISADTSKNTAYLQMNSLRAEDTAVYYCSRWGGDGFYAMDYW"
+    "GQGTLVTVSS",
+    "DIQMTQSPSSLSASVGDRVTITCRASQDVNTAVAWYQQKPGKAPKLLIYSASFLYSGVPSRFSGSRSGTDFTLTISSLQPEDFATYYCQQHYTTPPTFGQGTKVEIK")
+
+
+def hidden_residues(device):
+    """Both chains, padded to one length; every seventh residue is hidden, and has to be guessed."""
+    rows = [[CLS, *(RESIDUES[x] for x in chain), SEP] for chain in TRASTUZUMAB]
+    ids = torch.tensor([row + [0] * (max(map(len, rows)) - len(row)) for row in rows], device=device)
+    hidden = (torch.arange(ids.size(1), device=device) % 7 == 3) & (ids >= 5)
+    given = {"input_ids": ids.masked_fill(hidden, MASK), "attention_mask": (ids > 0).long()}
+    return given, ids.masked_fill(~hidden, -100)
+
+
+def test_a_trained_model(device, launches):
+    given, labels = hidden_residues(device)
+
+    def results(implementation):
+        model = antiberty(device, implementation)
+        out = model(**given, labels=labels)
+        out.loss.backward()
+        logits = out.logits[labels >= 0]
+        gradients = [p.grad for _, p in model.named_parameters() if p.grad is not None]
+        return logits.argmax(-1), [logits.detach(), out.loss.detach(), *gradients]
+    guesses, eager = results("eager")
+    spread = largest(results("sdpa")[1], eager)
+    launches.clear()
+    mine, ours = results("flashwright")
+    assert {a[1] for a in launches} == {"blocks"} and len(launches) == 16  # 8 layers, padded
+    assert largest(ours, eager) <= 2 * spread + 1e-6
+    assert torch.equal(mine, guesses)
+    assert (guesses == labels[labels >= 0]).float().mean() > 0.7  # it is the model that was trained
+
+
+# --------------------------------------------------------------------------------------------------------------------
 
 
 def test_half_precision(build, device):
