@@ -48,6 +48,9 @@ constexpr Wrapper kWrappers[] = {
     {"larger_float", "\"max.f32 %0, %1, %2;\"",
      "inline float larger_float(float a, float b, " LINE
      ") { return fw_larger(" SEEN(a) ", " SEEN(b) "); }"},
+    {"magnitude", "\"abs.f32 %0, %1;\"",
+     "inline float magnitude(float a, " LINE
+     ") { return fw_float(fw_bits(" SEEN(a) ") & 0x7fffffffu); }"},
     {"multiply", "\"mul.rn.f32 %0, %1, %2;\"",
      "inline float multiply(float a, float b, " LINE
      ") { return fw_one_nan(" SEEN(a) " * " SEEN(b) "); }"},
@@ -76,6 +79,19 @@ constexpr Wrapper kWrappers[] = {
      "inline u32 pack_pair(float first, float second, " LINE
      ") { return fw_emulator->float_to_half(" SEEN(
          first) ") | static_cast<u32>(fw_emulator->float_to_half(" SEEN(second) ")) << 16; }"},
+    {"pack_pair_positive",
+     "asm(\"cvt.rn.relu.bf16x2.f32 %0, %1, %2;\" : \"=r\"(pair) : \"f\"(second), \"f\"(first));",
+     "inline u32 pack_pair_positive(float first, float second, " LINE
+     ") { return fw_bfloat(fw_positive(" SEEN(
+         first) ")) | static_cast<u32>(fw_bfloat(fw_positive(" SEEN(second) "))) << 16; }"},
+    {"pack_pair_positive",
+     "asm(\"cvt.rn.relu.f16x2.f32 %0, %1, %2;\" : \"=r\"(pair) : \"f\"(second), \"f\"(first));",
+     "inline u32 pack_pair_positive(float first, float second, " LINE
+     ") { return fw_emulator->float_to_half(fw_positive(" SEEN(
+         first) ")) | static_cast<u32>(fw_emulator->float_to_half(fw_positive(" SEEN(second) "))) "
+                                                                                             "<< "
+                                                                                             "16; "
+                                                                                             "}"},
     {"to_element", "\"cvt.rn.bf16.f32 %0, %1;\"",
      "inline u16 to_element(float value, " LINE ") { return fw_bfloat(" SEEN(value) "); }", true},
     {"to_element", "\"cvt.rn.f16.f32 %0, %1;\"",

@@ -77,6 +77,9 @@ static inline unsigned fw_tf32(float value) {
   return (bits + 0x1000u) & ~0x1fffu;
 }
 
+// Not a number stays one.
+static inline float fw_positive(float value) { return value <= 0.0f ? 0.0f : value; }
+
 static inline unsigned fw_pick_bytes(unsigned a, unsigned b, unsigned selector) {
   const unsigned long long pair = static_cast<unsigned long long>(b) << 32 | a;
   unsigned out = 0;

@@ -11,7 +11,11 @@ __device__ __forceinline__ float larger_float(float a, float b) {
   return value;
 }
 
-__device__ __forceinline__ float magnitude(float a) { return a < 0.0f ? -a : a; }
+__device__ __forceinline__ float magnitude(float a) {
+  float value;
+  asm("abs.f32 %0, %1;" : "=f"(value) : "f"(a));
+  return value;
+}
 
 // a * b, rounded, and never fused with what follows.
 __device__ __forceinline__ float multiply(float a, float b) {
@@ -92,11 +96,25 @@ __device__ __forceinline__ u32 pack_pair(float first, float second) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
   return pair;
 }
+
+// The same with 0 for negative numbers.
+__device__ __forceinline__ u32 pack_pair_positive(float first, float second) {
+  u32 pair;
+  asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+}
 #elif FW_FP16
 // Two floats rounded to a pair of elements, the first in the low half.
 __device__ __forceinline__ u32 pack_pair(float first, float second) {
   u32 pair;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+}
+
+// The same with 0 for negative numbers.
+__device__ __forceinline__ u32 pack_pair_positive(float first, float second) {
+  u32 pair;
+  asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
   return pair;
 }
 #endif
@@ -135,11 +153,6 @@ __device__ __forceinline__ float to_element(float value) { return value; }
 
 __device__ __forceinline__ float to_float(float element) { return element; }
 #endif
-
-// High half of a 64-bit product.
-__device__ __forceinline__ u32 multiply_high(u32 a, u32 b) {
-  return static_cast<u32>(static_cast<u64>(a) * b >> 32);
-}
 
 // Picks bytes of the pair (a, b): nibble i of `selector` names the source of byte i, 0..3 from a
 // and 4..7 from b; with 8 added, the byte is filled with the sign bit of that source.

@@ -191,23 +191,38 @@ struct KeysConsumer {
 #endif
   }
 
-  // Rounds weights for the products with gradients of outputs.
-  __device__ __forceinline__ void round(u32 (&packed)[kPartQueries / 16][4],
-                                        const float (&weights)[kPartQueries / 2],
-                                        u32 numbers) const {
 #if FW_DROPOUT
+  // Makes the weights that are dropped negative, and rounds the others for the products with
+  // gradients of outputs.
+  __device__ __forceinline__ void round(u32 (&packed)[kPartQueries / 16][4],
+                                        float (&weights)[kPartQueries / 2], u32 numbers) const {
 #pragma unroll
     for (int pair = 0; pair < kPartQueries / 16; ++pair) {
       const Bytes16 words = row_words(numbers, keep_list(), pair);
-      float left[8];
 #pragma unroll
-      for (int i = 0; i < 8; ++i)
-        left[i] = kept(words.word[i / 4 * 2 + i % 2], i / 2 % 2) ? weights[8 * pair + i] : 0.0f;
+      for (int j = 0; j < 4; ++j) {
+        float(&two)[2] = reinterpret_cast<float(&)[2]>(weights[8 * pair + 2 * j]);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) packed[pair][j] = pack_pair(left[2 * j], left[2 * j + 1]);
+        for (int i = 0; i < 2; ++i)
+          if (!kept(words.word[j / 2 * 2 + i], j % 2)) two[i] = -two[i];
+        packed[pair][j] = pack_pair_positive(two[0], two[1]);
+      }
     }
+  }
 #else
+  // Rounds weights for the products with gradients of outputs.
+  __device__ __forceinline__ void round(u32 (&packed)[kPartQueries / 16][4],
+                                        const float (&weights)[kPartQueries / 2], u32) const {
     pack<kPartQueries>(packed, weights);
+  }
+#endif
+
+  // The gradient of a score. That of a weight counts where the weight is kept.
+  __device__ __forceinline__ float score_gradient(float weight, float gradient, float sum) const {
+#if FW_DROPOUT
+    return fused_multiply_add(larger_float(weight, 0.0f), gradient, -(magnitude(weight) * sum));
+#else
+    return weight * (gradient - sum);
 #endif
   }
 
@@ -220,22 +235,13 @@ struct KeysConsumer {
 #pragma unroll
     for (int pair = 0; pair < kPartQueries / 16; ++pair) {
       const Bytes16 sums = row_words(numbers, 1, pair);
-#if FW_DROPOUT
-      const Bytes16 words = row_words(numbers, keep_list(), pair);
-#endif
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        float two[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int query = j / 2 * 2 + i, place = 8 * pair + 2 * j + i;
-          float gradient = gradients[place];
-#if FW_DROPOUT
-          if (!kept(words.word[query], j % 2)) gradient = 0.0f;
-#endif
-          two[i] = weights[place] * (gradient - bits_float(sums.word[query]));
-        }
-        scores[pair][j] = pack_pair(two[0], two[1]);
+        const int place = 8 * pair + 2 * j, query = j / 2 * 2;
+        scores[pair][j] = pack_pair(
+            score_gradient(weights[place], gradients[place], bits_float(sums.word[query])),
+            score_gradient(weights[place + 1], gradients[place + 1],
+                           bits_float(sums.word[query + 1])));
       }
     }
   }

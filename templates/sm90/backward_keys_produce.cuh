@@ -122,13 +122,13 @@ __device__ __forceinline__ void tell_rows(const Params& params, const KeyTile& w
   }
 #if FW_DROPOUT
   const u32 head = static_cast<u32>(work.batch) * params.heads_q + tiles.head;
+  // A word for each query and 32 keys. The place of a later one is that of the first, moved.
+  u32 place = rows + (2 * kQueryStep + row_place(thread)) * 4;
 #pragma unroll 1
-  for (int i = thread; i < kQueryStep * (kKeysPerBlock / 32); i += 96) {
+  for (u32 i = thread; i < kQueryStep * (kKeysPerBlock / 32); i += 96, place += 96 * 4) {
     const u64 key = find_dropout_key(params);  // each time: the keys of all rounds take registers
-    const int query = i % kQueryStep, word = i / kQueryStep;
-    store_shared_u32(rows + (2 * kQueryStep + word * kQueryStep + row_place(query)) * 4,
-                     keep_bits(key, head, tiles.first + query, work.key_begin + word * 32,
-                               params.drop_threshold));
+    store_shared_u32(place, keep_bits(key, head, tiles.first + i % kQueryStep,
+                                      work.key_begin + i / kQueryStep * 32, params.drop_threshold));
   }
 #endif
 }

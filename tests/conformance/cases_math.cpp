@@ -26,12 +26,11 @@ Case map_case(const std::string& name, const std::string& covers, std::size_t co
 
 Case integers() {
   constexpr std::size_t kCount = 512;
-  Case c = map_case("integers", "smaller larger multiply_high majority", kCount, R"(
+  Case c = map_case("integers", "smaller larger majority", kCount, R"(
   const u32 a = input_word(params, 3 * i), b = input_word(params, 3 * i + 1);
-  output_word(params, 4 * i, smaller(static_cast<int>(a), static_cast<int>(b)));
-  output_word(params, 4 * i + 1, larger(static_cast<int>(a), static_cast<int>(b)));
-  output_word(params, 4 * i + 2, multiply_high(a, b));
-  output_word(params, 4 * i + 3, majority(a, b, input_word(params, 3 * i + 2)));
+  output_word(params, 3 * i, smaller(static_cast<int>(a), static_cast<int>(b)));
+  output_word(params, 3 * i + 1, larger(static_cast<int>(a), static_cast<int>(b)));
+  output_word(params, 3 * i + 2, majority(a, b, input_word(params, 3 * i + 2)));
 )");
   const Words in = random_words(1, 3 * kCount);
   Words out;
@@ -39,7 +38,6 @@ Case integers() {
     const bool less = static_cast<std::int32_t>(in[i]) < static_cast<std::int32_t>(in[i + 1]);
     out.push_back(less ? in[i] : in[i + 1]);
     out.push_back(less ? in[i + 1] : in[i]);
-    out.push_back(static_cast<std::uint32_t>(std::uint64_t{in[i]} * in[i + 1] >> 32));
     std::uint32_t most = 0;
     for (int bit = 0; bit < 32; ++bit)
       if ((in[i] >> bit & 1u) + (in[i + 1] >> bit & 1u) + (in[i + 2] >> bit & 1u) >= 2)
@@ -163,19 +161,21 @@ Case packed(DType dtype, bool nan) {
   if (nan) in = interesting_nans();
   const std::size_t count = in.size();
   Case c = map_case(fmt::format("to_element_{}{}", info(dtype).name, nan ? "_nan" : ""),
-                    "pack_pair to_element", count,
+                    "pack_pair pack_pair_positive to_element", count,
                     fmt::format(R"(
   const float first = input_float(params, i), second = input_float(params, (i * 7 + 3) % {});
-  output_word(params, 2 * i, pack_pair(first, second));
-  output_word(params, 2 * i + 1, to_element(first));
+  output_word(params, 3 * i, pack_pair(first, second));
+  output_word(params, 3 * i + 1, pack_pair_positive(first, second));
+  output_word(params, 3 * i + 2, to_element(first));
 )",
                                 count));
   c.dtype = dtype;
   Words out;
   for (std::size_t i = 0; i < count; ++i) {
-    const std::uint32_t first = encode(dtype, float_of(in[i]));
-    const std::uint32_t second = encode(dtype, float_of(in[(i * 7 + 3) % count]));
+    const float one = float_of(in[i]), other = float_of(in[(i * 7 + 3) % count]);
+    const std::uint32_t first = encode(dtype, one), second = encode(dtype, other);
     out.push_back(first | second << 16);
+    out.push_back((one <= 0 ? 0 : first) | (other <= 0 ? 0 : second) << 16);
     out.push_back(first);
   }
   if (nan) c.nan_bytes = 2;

@@ -104,7 +104,11 @@ __device__ __forceinline__ float larger_float(float a, float b) {
   return value;
 }
 
-__device__ __forceinline__ float magnitude(float a) { return a < 0.0f ? -a : a; }
+__device__ __forceinline__ float magnitude(float a) {
+  float value;
+  asm("abs.f32 %0, %1;" : "=f"(value) : "f"(a));
+  return value;
+}
 
 // a * b, rounded, and never fused with what follows.
 __device__ __forceinline__ float multiply(float a, float b) {

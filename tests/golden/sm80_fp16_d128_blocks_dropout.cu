@@ -125,7 +125,11 @@ __device__ __forceinline__ float larger_float(float a, float b) {
   return value;
 }
 
-__device__ __forceinline__ float magnitude(float a) { return a < 0.0f ? -a : a; }
+__device__ __forceinline__ float magnitude(float a) {
+  float value;
+  asm("abs.f32 %0, %1;" : "=f"(value) : "f"(a));
+  return value;
+}
 
 // a * b, rounded, and never fused with what follows.
 __device__ __forceinline__ float multiply(float a, float b) {
@@ -168,11 +172,6 @@ __device__ __forceinline__ u32 pack_pair(float first, float second) {
   u32 pair;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
   return pair;
-}
-
-// High half of a 64-bit product.
-__device__ __forceinline__ u32 multiply_high(u32 a, u32 b) {
-  return static_cast<u32>(static_cast<u64>(a) * b >> 32);
 }
 
 // Picks bytes of the pair (a, b): nibble i of `selector` names the source of byte i, 0..3 from a
@@ -379,39 +378,43 @@ __device__ __forceinline__ bool sees(const Params& params, const QueryTile& work
   return (load_global(params.partial_bits + bit_row * words + key / 32) >> key % 32 & 1) != 0;
 }
 
-// Four random words from a counter: Philox 4x32 with seven rounds (Salmon et al., 2011).
+// Eight random words: Philox 4x32 with seven rounds (Salmon et al., 2011), called twice. The two
+// counters, and so the first half of a round, differ in their last word alone.
 struct Philox {
-  u32 word[4];
+  u32 word[2][4];
 };
 
-__device__ __forceinline__ Philox philox(u32 query, u32 key_word, u32 head, u32 call, u64 key) {
+__device__ __forceinline__ Philox philox(u32 query, u32 key_word, u32 head, u64 key) {
   u32 key0 = static_cast<u32>(key), key1 = static_cast<u32>(key >> 32);
-  u32 x0 = query, x1 = key_word, x2 = head, x3 = call;
+  Philox x = {{{query, key_word, head, 0}, {query, key_word, head, 1}}};
 #pragma unroll
   for (int round = 0; round < 7; ++round) {
-    const u32 high0 = multiply_high(x0, 0xD2511F53u), low0 = x0 * 0xD2511F53u;
-    const u32 high1 = multiply_high(x2, 0xCD9E8D57u), low1 = x2 * 0xCD9E8D57u;
-    x0 = high1 ^ x1 ^ key0;
-    x1 = low1;
-    x2 = high0 ^ x3 ^ key1;
-    x3 = low0;
+#pragma unroll
+    for (int call = 0; call < 2; ++call) {
+      u32(&word)[4] = x.word[call];
+      const u64 product0 = static_cast<u64>(word[0]) * 0xD2511F53u;
+      const u64 product1 = static_cast<u64>(word[2]) * 0xCD9E8D57u;
+      word[0] = static_cast<u32>(product1 >> 32) ^ word[1] ^ key0;
+      word[1] = static_cast<u32>(product1);
+      word[2] = static_cast<u32>(product0 >> 32) ^ word[3] ^ key1;
+      word[3] = static_cast<u32>(product0);
+    }
     key0 += 0x9E3779B9u;
     key1 += 0xBB67AE85u;
   }
-  return {{x0, x1, x2, x3}};
+  return x;
 }
 
 // Bit j is set when key 32 * key_word + j is kept for this query. Each of the 32 keys has drawn one
 // byte, spread over the bits j of eight words; it is dropped when the byte is below the threshold.
 __device__ __forceinline__ u32 keep_word(u64 key, u32 head, u32 query, u32 key_word,
                                          u32 threshold) {
-  const Philox high = philox(query, key_word, head, 0, key);
-  const Philox low = philox(query, key_word, head, 1, key);
+  const Philox drawn = philox(query, key_word, head, key);
   u32 borrow = 0;  // of byte - threshold, for 32 bytes at once, from the lowest bit up
 #pragma unroll
   for (int bit = 0; bit < 8; ++bit) {
-    const u32 plane = bit < 4 ? low.word[3 - bit] : high.word[7 - bit];
-    const u32 limit = 0u - (threshold >> bit & 1u);
+    const u32 plane = drawn.word[bit < 4 ? 1 : 0][bit < 4 ? 3 - bit : 7 - bit];
+    const u32 limit = static_cast<u32>(static_cast<int>(threshold << (31 - bit)) >> 31);
     borrow = majority(~plane, limit, borrow);
   }
   return ~borrow;

@@ -126,7 +126,11 @@ __device__ __forceinline__ int smaller(int a, int b) { return a < b ? a : b; }
 
 __device__ __forceinline__ int larger(int a, int b) { return a > b ? a : b; }
 
-__device__ __forceinline__ float magnitude(float a) { return a < 0.0f ? -a : a; }
+__device__ __forceinline__ float magnitude(float a) {
+  float value;
+  asm("abs.f32 %0, %1;" : "=f"(value) : "f"(a));
+  return value;
+}
 
 // a * b + c, rounded once.
 __device__ __forceinline__ float fused_multiply_add(float a, float b, float c) {

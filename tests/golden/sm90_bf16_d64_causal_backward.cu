@@ -1449,9 +1449,13 @@ struct KeysConsumer {
 
   // Rounds weights for the products with gradients of outputs.
   __device__ __forceinline__ void round(u32 (&packed)[kPartQueries / 16][4],
-                                        const float (&weights)[kPartQueries / 2],
-                                        u32 numbers) const {
+                                        const float (&weights)[kPartQueries / 2], u32) const {
     pack<kPartQueries>(packed, weights);
+  }
+
+  // The gradient of a score. That of a weight counts where the weight is kept.
+  __device__ __forceinline__ float score_gradient(float weight, float gradient, float sum) const {
+    return weight * (gradient - sum);
   }
 
   // Turns weights and their gradients into gradients of the scores, rounded for the products with
@@ -1465,14 +1469,11 @@ struct KeysConsumer {
       const Bytes16 sums = row_words(numbers, 1, pair);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        float two[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int query = j / 2 * 2 + i, place = 8 * pair + 2 * j + i;
-          float gradient = gradients[place];
-          two[i] = weights[place] * (gradient - bits_float(sums.word[query]));
-        }
-        scores[pair][j] = pack_pair(two[0], two[1]);
+        const int place = 8 * pair + 2 * j, query = j / 2 * 2;
+        scores[pair][j] = pack_pair(
+            score_gradient(weights[place], gradients[place], bits_float(sums.word[query])),
+            score_gradient(weights[place + 1], gradients[place + 1],
+                           bits_float(sums.word[query + 1])));
       }
     }
   }

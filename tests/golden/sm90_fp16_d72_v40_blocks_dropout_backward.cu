@@ -193,6 +193,19 @@ __device__ __forceinline__ u32 shuffle(u32 value, int lane) {
 
 __device__ __forceinline__ int smaller(int a, int b) { return a < b ? a : b; }
 
+// The larger of two numbers; a NaN loses against a number.
+__device__ __forceinline__ float larger_float(float a, float b) {
+  float value;
+  asm("max.f32 %0, %1, %2;" : "=f"(value) : "f"(a), "f"(b));
+  return value;
+}
+
+__device__ __forceinline__ float magnitude(float a) {
+  float value;
+  asm("abs.f32 %0, %1;" : "=f"(value) : "f"(a));
+  return value;
+}
+
 // a * b + c, rounded once.
 __device__ __forceinline__ float fused_multiply_add(float a, float b, float c) {
   float value;
@@ -228,15 +241,17 @@ __device__ __forceinline__ u32 pack_pair(float first, float second) {
   return pair;
 }
 
+// The same with 0 for negative numbers.
+__device__ __forceinline__ u32 pack_pair_positive(float first, float second) {
+  u32 pair;
+  asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+  return pair;
+}
+
 __device__ __forceinline__ float to_float(u16 element) {
   float value;
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(element));
   return value;
-}
-
-// High half of a 64-bit product.
-__device__ __forceinline__ u32 multiply_high(u32 a, u32 b) {
-  return static_cast<u32>(static_cast<u64>(a) * b >> 32);
 }
 
 // True in the bits where at least two of the three words are true.
@@ -757,39 +772,43 @@ struct WarpQueries {
   }
 };
 
-// Four random words from a counter: Philox 4x32 with seven rounds (Salmon et al., 2011).
+// Eight random words: Philox 4x32 with seven rounds (Salmon et al., 2011), called twice. The two
+// counters, and so the first half of a round, differ in their last word alone.
 struct Philox {
-  u32 word[4];
+  u32 word[2][4];
 };
 
-__device__ __forceinline__ Philox philox(u32 query, u32 key_word, u32 head, u32 call, u64 key) {
+__device__ __forceinline__ Philox philox(u32 query, u32 key_word, u32 head, u64 key) {
   u32 key0 = static_cast<u32>(key), key1 = static_cast<u32>(key >> 32);
-  u32 x0 = query, x1 = key_word, x2 = head, x3 = call;
+  Philox x = {{{query, key_word, head, 0}, {query, key_word, head, 1}}};
 #pragma unroll
   for (int round = 0; round < 7; ++round) {
-    const u32 high0 = multiply_high(x0, 0xD2511F53u), low0 = x0 * 0xD2511F53u;
-    const u32 high1 = multiply_high(x2, 0xCD9E8D57u), low1 = x2 * 0xCD9E8D57u;
-    x0 = high1 ^ x1 ^ key0;
-    x1 = low1;
-    x2 = high0 ^ x3 ^ key1;
-    x3 = low0;
+#pragma unroll
+    for (int call = 0; call < 2; ++call) {
+      u32(&word)[4] = x.word[call];
+      const u64 product0 = static_cast<u64>(word[0]) * 0xD2511F53u;
+      const u64 product1 = static_cast<u64>(word[2]) * 0xCD9E8D57u;
+      word[0] = static_cast<u32>(product1 >> 32) ^ word[1] ^ key0;
+      word[1] = static_cast<u32>(product1);
+      word[2] = static_cast<u32>(product0 >> 32) ^ word[3] ^ key1;
+      word[3] = static_cast<u32>(product0);
+    }
     key0 += 0x9E3779B9u;
     key1 += 0xBB67AE85u;
   }
-  return {{x0, x1, x2, x3}};
+  return x;
 }
 
 // Bit j is set when key 32 * key_word + j is kept for this query. Each of the 32 keys has drawn one
 // byte, spread over the bits j of eight words; it is dropped when the byte is below the threshold.
 __device__ __forceinline__ u32 keep_word(u64 key, u32 head, u32 query, u32 key_word,
                                          u32 threshold) {
-  const Philox high = philox(query, key_word, head, 0, key);
-  const Philox low = philox(query, key_word, head, 1, key);
+  const Philox drawn = philox(query, key_word, head, key);
   u32 borrow = 0;  // of byte - threshold, for 32 bytes at once, from the lowest bit up
 #pragma unroll
   for (int bit = 0; bit < 8; ++bit) {
-    const u32 plane = bit < 4 ? low.word[3 - bit] : high.word[7 - bit];
-    const u32 limit = 0u - (threshold >> bit & 1u);
+    const u32 plane = drawn.word[bit < 4 ? 1 : 0][bit < 4 ? 3 - bit : 7 - bit];
+    const u32 limit = static_cast<u32>(static_cast<int>(threshold << (31 - bit)) >> 31);
     borrow = majority(~plane, limit, borrow);
   }
   return ~borrow;
@@ -1268,13 +1287,13 @@ __device__ __forceinline__ void tell_rows(const Params& params, const KeyTile& w
     store_shared_float(place + kQueryStep * 4, exists ? load_global(statistics + 2 * i + 1) : 0.0f);
   }
   const u32 head = static_cast<u32>(work.batch) * params.heads_q + tiles.head;
+  // A word for each query and 32 keys. The place of a later one is that of the first, moved.
+  u32 place = rows + (2 * kQueryStep + row_place(thread)) * 4;
 #pragma unroll 1
-  for (int i = thread; i < kQueryStep * (kKeysPerBlock / 32); i += 96) {
+  for (u32 i = thread; i < kQueryStep * (kKeysPerBlock / 32); i += 96, place += 96 * 4) {
     const u64 key = find_dropout_key(params);  // each time: the keys of all rounds take registers
-    const int query = i % kQueryStep, word = i / kQueryStep;
-    store_shared_u32(rows + (2 * kQueryStep + word * kQueryStep + row_place(query)) * 4,
-                     keep_bits(key, head, tiles.first + query, work.key_begin + word * 32,
-                               params.drop_threshold));
+    store_shared_u32(place, keep_bits(key, head, tiles.first + i % kQueryStep,
+                                      work.key_begin + i / kQueryStep * 32, params.drop_threshold));
   }
 }
 
@@ -1457,20 +1476,27 @@ struct KeysConsumer {
     round(packed, scores, numbers);
   }
 
-  // Rounds weights for the products with gradients of outputs.
+  // Makes the weights that are dropped negative, and rounds the others for the products with
+  // gradients of outputs.
   __device__ __forceinline__ void round(u32 (&packed)[kPartQueries / 16][4],
-                                        const float (&weights)[kPartQueries / 2],
-                                        u32 numbers) const {
+                                        float (&weights)[kPartQueries / 2], u32 numbers) const {
 #pragma unroll
     for (int pair = 0; pair < kPartQueries / 16; ++pair) {
       const Bytes16 words = row_words(numbers, keep_list(), pair);
-      float left[8];
 #pragma unroll
-      for (int i = 0; i < 8; ++i)
-        left[i] = kept(words.word[i / 4 * 2 + i % 2], i / 2 % 2) ? weights[8 * pair + i] : 0.0f;
+      for (int j = 0; j < 4; ++j) {
+        float(&two)[2] = reinterpret_cast<float(&)[2]>(weights[8 * pair + 2 * j]);
 #pragma unroll
-      for (int j = 0; j < 4; ++j) packed[pair][j] = pack_pair(left[2 * j], left[2 * j + 1]);
+        for (int i = 0; i < 2; ++i)
+          if (!kept(words.word[j / 2 * 2 + i], j % 2)) two[i] = -two[i];
+        packed[pair][j] = pack_pair_positive(two[0], two[1]);
+      }
     }
+  }
+
+  // The gradient of a score. That of a weight counts where the weight is kept.
+  __device__ __forceinline__ float score_gradient(float weight, float gradient, float sum) const {
+    return fused_multiply_add(larger_float(weight, 0.0f), gradient, -(magnitude(weight) * sum));
   }
 
   // Turns weights and their gradients into gradients of the scores, rounded for the products with
@@ -1482,18 +1508,13 @@ struct KeysConsumer {
 #pragma unroll
     for (int pair = 0; pair < kPartQueries / 16; ++pair) {
       const Bytes16 sums = row_words(numbers, 1, pair);
-      const Bytes16 words = row_words(numbers, keep_list(), pair);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        float two[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int query = j / 2 * 2 + i, place = 8 * pair + 2 * j + i;
-          float gradient = gradients[place];
-          if (!kept(words.word[query], j % 2)) gradient = 0.0f;
-          two[i] = weights[place] * (gradient - bits_float(sums.word[query]));
-        }
-        scores[pair][j] = pack_pair(two[0], two[1]);
+        const int place = 8 * pair + 2 * j, query = j / 2 * 2;
+        scores[pair][j] = pack_pair(
+            score_gradient(weights[place], gradients[place], bits_float(sums.word[query])),
+            score_gradient(weights[place + 1], gradients[place + 1],
+                           bits_float(sums.word[query + 1])));
       }
     }
   }

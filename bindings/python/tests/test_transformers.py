@@ -104,11 +104,13 @@ def test_models(build, device, launches, name, padding):
 
 def antiberty(device, implementation):
     package = importlib.util.find_spec("antiberty")
-    folder = os.path.join(package.submodule_search_locations[0], "trained_models", "AntiBERTy_md_smooth") if package else ""
+    found = package.submodule_search_locations[0] if package else ""
+    folder = os.path.join(found, "trained_models", "AntiBERTy_md_smooth")
     if not os.path.exists(os.path.join(folder, "pytorch_model.bin")):
         pytest.skip("no trained model: pip install --no-deps antiberty==0.1.3")
     with open(os.path.join(folder, "config.json"), encoding="utf-8") as file:
-        config = transformers.BertConfig(**json.load(file), tie_word_embeddings=False, attn_implementation=implementation)
+        config = transformers.BertConfig(**json.load(file), tie_word_embeddings=False,
+                                         attn_implementation=implementation)
     weights = torch.load(os.path.join(folder, "pytorch_model.bin"), map_location="cpu", weights_only=True)
     model = transformers.BertForMaskedLM(config)
     missing, _ = model.load_state_dict({name: x.float() if x.is_floating_point() else x for name, x in weights.items()},
