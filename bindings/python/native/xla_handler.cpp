@@ -118,36 +118,39 @@ class Workspace {
       : frame_(frame), cuda_(device == kCuda), bytes_(bytes) {
     if (bytes_ == 0) return;
     if (!cuda_) {
-      address_ = ::operator new(bytes_, kAlignment);
+      address_ = ::operator new (bytes_, std::align_val_t{kAligned});
       return;
     }
-    xla::MemoryAllocateArgs memory{
-        sizeof memory, nullptr, frame_.context, bytes_, static_cast<std::size_t>(kAlignment),
-        nullptr};
+    bytes_ += kAligned - kAlignedByXla;
+    xla::MemoryAllocateArgs memory{sizeof memory, nullptr,       frame_.context,
+                                   bytes_,        kAlignedByXla, nullptr};
     check_xla(frame_.api->memory_allocate(&memory));
-    address_ = memory.data;
+    allocated_ = memory.data;
+    const auto begin = reinterpret_cast<std::uintptr_t>(allocated_);
+    address_ = reinterpret_cast<void*>((begin + kAligned - 1) / kAligned * kAligned);
   }
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
   ~Workspace() {
     if (address_ == nullptr) return;
     if (!cuda_) {
-      ::operator delete(address_, kAlignment);
+      ::operator delete (address_, std::align_val_t{kAligned});
       return;
     }
-    xla::MemoryFreeArgs memory{sizeof memory, nullptr, frame_.context, bytes_, address_};
+    xla::MemoryFreeArgs memory{sizeof memory, nullptr, frame_.context, bytes_, allocated_};
     frame_.api->memory_free(&memory);
   }
 
   void* address() const { return address_; }
 
  private:
-  static constexpr std::align_val_t kAlignment{256};
+  // XLA refuses to align memory of a GPU to more than this.
+  static constexpr std::size_t kAligned = 256, kAlignedByXla = 64;
 
   const xla::CallFrame& frame_;
   bool cuda_;
   std::size_t bytes_;
-  void* address_ = nullptr;
+  void *allocated_ = nullptr, *address_ = nullptr;  // on a GPU the second lies in the first
 };
 
 // Calls use(name, buffer) for each of them; the names are parted by blanks.
