@@ -14,17 +14,24 @@ import sys
 
 TEMPLATES = pathlib.Path(__file__).resolve().parents[2] / "templates"
 ONE_LANE = "if (lane_index() == 0) arrive("
-TELLERS = "if (warp_index() % 4 != 0 || lane_index() == 0) arrive("  # warp 0 of the producer has one who tells
+FULL = "arrive(barriers.first_full + at.stage * 8);"
+# A single thread that arrives for a warp.
+REST_OF_WARP = "for (int i = 0; i < 31; ++i) arrive(first_full);"
+WARP = "for (int i = 0; i < 32; ++i) " + FULL
+LOAD = "load_step_queries(params, work, tiles, memory, at.stage, first_full);"
 
 # File: what stands there, what takes its place, how often.
 EDITS = {
     "backward.cu": [("find_barriers(memory + kKeysBarriersOffset).make(4)",
-                     "find_barriers(memory + kKeysBarriersOffset).make(97)", 1)],
+                     "find_barriers(memory + kKeysBarriersOffset).make(128)", 1)],
     "backward_pipeline.cuh": [(ONE_LANE + "barriers.first_empty", "arrive(barriers.first_empty", 1),
                               (" * 8, 4 * kConsumers)", " * 8, 128 * kConsumers)", 2), (" * 8, 4)", " * 8, 128)", 2)],
     "backward_keys.cuh": [(ONE_LANE + "barriers.shared_full", "arrive(barriers.shared_full", 1)],
     "backward_keys_apart.cuh": [(ONE_LANE, "arrive(", 2)],
-    "backward_keys_produce.cuh": [(ONE_LANE + "barriers.first_full", TELLERS + "barriers.first_full", 4)],
+    "backward_keys_produce.cuh": [("if (lane_index() == 0) " + FULL, FULL, 5), ("#else\n  " + FULL, "#else\n  " + WARP, 1),
+                                  ("if (lane_index() == 0) " + LOAD,
+                                   "if (lane_index() != 0) arrive(first_full);\n    if (lane_index() == 0) " + LOAD, 1),
+                                  ("#else\n    " + LOAD, "#else\n    " + LOAD + "\n    " + REST_OF_WARP, 1)],
 }
 
 

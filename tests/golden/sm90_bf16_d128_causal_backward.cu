@@ -1211,6 +1211,25 @@ __device__ __forceinline__ void load_own_keys(const Params& params, const KeyTil
   }
 }
 
+// Starts the copies of a step, once their places are empty.
+__device__ __forceinline__ void load_step_queries(const Params& params, const KeyTile& work,
+                                                  const QueryTiles& tiles, u32 memory, int stage,
+                                                  u32 full) {
+  arrive_expecting(full, kStepQueriesBytes);
+  load_tile<kQueryStep, kQueryBoxRows, kPaddedDim, kSwizzle>(
+      memory + kStepQueriesOffset + stage * kStepQueriesStride, params.q_map, full, tiles.first,
+      tiles.head, work.batch);
+}
+
+__device__ __forceinline__ void load_step_outputs(const Params& params, const KeyTile& work,
+                                                  const QueryTiles& tiles, u32 memory, int stage,
+                                                  u32 full) {
+  arrive_expecting(full, kStepOutputsBytes);
+  load_tile<kQueryStep, kQueryBoxRows, kPaddedDimV, kSwizzleV>(
+      memory + kStepOutputsOffset + stage * kStepOutputsStride, params.d_o_map, full, tiles.first,
+      tiles.head, work.batch);
+}
+
 // Brings what TMA can address: one thread.
 __device__ __forceinline__ void load_queries(const Params& params, const KeyTile& work, u32 memory,
                                              const Barriers& barriers) {
@@ -1221,17 +1240,11 @@ __device__ __forceinline__ void load_queries(const Params& params, const KeyTile
 #pragma unroll 1
   for (; !tiles.done; tiles.advance(params, work)) {
     const u32 first_full = barriers.first_full + at.stage * 8;
-    wait_barrier(barriers.first_empty + at.stage * 8, at.parity ^ 1);
-    arrive_expecting(first_full, kStepQueriesBytes);
-    load_tile<kQueryStep, kQueryBoxRows, kPaddedDim, kSwizzle>(
-        memory + kStepQueriesOffset + at.stage * kStepQueriesStride, params.q_map, first_full,
-        tiles.first, tiles.head, work.batch);
     const u32 second_full = barriers.second_full + at.stage * 8;
+    wait_barrier(barriers.first_empty + at.stage * 8, at.parity ^ 1);
+    load_step_queries(params, work, tiles, memory, at.stage, first_full);
     wait_barrier(barriers.second_empty + at.stage * 8, at.parity ^ 1);
-    arrive_expecting(second_full, kStepOutputsBytes);
-    load_tile<kQueryStep, kQueryBoxRows, kPaddedDimV, kSwizzleV>(
-        memory + kStepOutputsOffset + at.stage * kStepOutputsStride, params.d_o_map, second_full,
-        tiles.first, tiles.head, work.batch);
+    load_step_outputs(params, work, tiles, memory, at.stage, second_full);
     at.advance();
   }
   wait_barrier(barriers.first_empty + at.stage * 8, at.parity ^ 1);

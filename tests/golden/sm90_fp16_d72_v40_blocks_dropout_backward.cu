@@ -1230,31 +1230,61 @@ __device__ __forceinline__ void load_own_keys(const Params& params, const KeyTil
   }
 }
 
-// Brings what TMA can address: one thread.
+// What all four warps write for a step: a word for each query and 32 keys.
+__device__ __forceinline__ void tell_words(const Params& params, const KeyTile& work,
+                                           const QueryTiles& tiles, u32 memory, int stage) {
+  const u32 thread = thread_index() % 128;
+  const u32 head = static_cast<u32>(work.batch) * params.heads_q + tiles.head;
+  // The place of a later word is that of the thread's first, moved.
+  u32 place = memory + kRowsOffset + stage * kRowsStride + (2 * kQueryStep + row_place(thread)) * 4;
+#pragma unroll 1
+  for (u32 i = thread; i < kQueryStep * (kKeysPerBlock / 32); i += 128, place += 128 * 4) {
+    const u64 key = find_dropout_key(params);  // each time: the keys of all rounds take registers
+    store_shared_u32(place, keep_bits(key, head, tiles.first + i % kQueryStep,
+                                      work.key_begin + i / kQueryStep * 32, params.drop_threshold));
+  }
+}
+
+// Starts the copies of a step, once their places are empty.
+__device__ __forceinline__ void load_step_queries(const Params& params, const KeyTile& work,
+                                                  const QueryTiles& tiles, u32 memory, int stage,
+                                                  u32 full) {
+  arrive_expecting(full, kStepQueriesBytes);
+  load_tile<kQueryStep, kQueryBoxRows, kPaddedDim, kSwizzle>(
+      memory + kStepQueriesOffset + stage * kStepQueriesStride, params.q_map, full, tiles.first,
+      tiles.head, work.batch);
+}
+
+__device__ __forceinline__ void load_step_outputs(const Params& params, const KeyTile& work,
+                                                  const QueryTiles& tiles, u32 memory, int stage,
+                                                  u32 full) {
+  arrive_expecting(full, kStepOutputsBytes);
+  load_tile<kQueryStep, kQueryBoxRows, kPaddedDimV, kSwizzleV>(
+      memory + kStepOutputsOffset + stage * kStepOutputsStride, params.d_o_map, full, tiles.first,
+      tiles.head, work.batch);
+}
+
+// Brings what TMA can address, and a part of the words: one warp, whose first lane starts copies.
 __device__ __forceinline__ void load_queries(const Params& params, const KeyTile& work, u32 memory,
                                              const Barriers& barriers) {
-  load_own_keys(params, work, memory, barriers);
+  if (lane_index() == 0) load_own_keys(params, work, memory, barriers);
   RingPlace<kStages> at = {};
   QueryTiles tiles;
   tiles.start(params, work);
 #pragma unroll 1
   for (; !tiles.done; tiles.advance(params, work)) {
     const u32 first_full = barriers.first_full + at.stage * 8;
-    wait_barrier(barriers.first_empty + at.stage * 8, at.parity ^ 1);
-    arrive_expecting(first_full, kStepQueriesBytes);
-    load_tile<kQueryStep, kQueryBoxRows, kPaddedDim, kSwizzle>(
-        memory + kStepQueriesOffset + at.stage * kStepQueriesStride, params.q_map, first_full,
-        tiles.first, tiles.head, work.batch);
     const u32 second_full = barriers.second_full + at.stage * 8;
+    wait_barrier(barriers.first_empty + at.stage * 8, at.parity ^ 1);
+    tell_words(params, work, tiles, memory, at.stage);
+    synchronize_warp();
+    if (lane_index() == 0) load_step_queries(params, work, tiles, memory, at.stage, first_full);
     wait_barrier(barriers.second_empty + at.stage * 8, at.parity ^ 1);
-    arrive_expecting(second_full, kStepOutputsBytes);
-    load_tile<kQueryStep, kQueryBoxRows, kPaddedDimV, kSwizzleV>(
-        memory + kStepOutputsOffset + at.stage * kStepOutputsStride, params.d_o_map, second_full,
-        tiles.first, tiles.head, work.batch);
+    if (lane_index() == 0) load_step_outputs(params, work, tiles, memory, at.stage, second_full);
     at.advance();
   }
   wait_barrier(barriers.first_empty + at.stage * 8, at.parity ^ 1);
-  arrive(barriers.first_full + at.stage * 8);
+  if (lane_index() == 0) arrive(barriers.first_full + at.stage * 8);
 }
 
 // What three warps write for a step: which it is, and for each query two numbers of its row.
@@ -1286,15 +1316,6 @@ __device__ __forceinline__ void tell_rows(const Params& params, const KeyTile& w
     store_shared_float(place, exists ? load_global(statistics + 2 * i) : infinity());
     store_shared_float(place + kQueryStep * 4, exists ? load_global(statistics + 2 * i + 1) : 0.0f);
   }
-  const u32 head = static_cast<u32>(work.batch) * params.heads_q + tiles.head;
-  // A word for each query and 32 keys. The place of a later one is that of the first, moved.
-  u32 place = rows + (2 * kQueryStep + row_place(thread)) * 4;
-#pragma unroll 1
-  for (u32 i = thread; i < kQueryStep * (kKeysPerBlock / 32); i += 96, place += 96 * 4) {
-    const u64 key = find_dropout_key(params);  // each time: the keys of all rounds take registers
-    store_shared_u32(place, keep_bits(key, head, tiles.first + i % kQueryStep,
-                                      work.key_begin + i / kQueryStep * 32, params.drop_threshold));
-  }
 }
 
 // The same until no step is left. Each warp for itself.
@@ -1308,6 +1329,7 @@ __device__ __forceinline__ void tell_all_rows(const Params& params, const KeyTil
     wait_barrier(barriers.first_empty + at.stage * 8, at.parity ^ 1);
     if (tiles.done) break;
     tell_rows(params, work, tiles, memory, at.stage);
+    tell_words(params, work, tiles, memory, at.stage);
     synchronize_warp();
     if (lane_index() == 0) arrive(barriers.first_full + at.stage * 8);
     tiles.advance(params, work);
@@ -1344,6 +1366,7 @@ __device__ __forceinline__ void copy_queries(const Params& params, const KeyTile
     const int rows = params.seq_q - tiles.first;
     wait_barrier(barriers.first_empty + at.stage * 8, at.parity ^ 1);
     if (thread_index() % 128 >= 32) tell_rows(params, work, tiles, memory, at.stage);
+    tell_words(params, work, tiles, memory, at.stage);
     copy_rows<kQueryStep, kHeadDim, kPaddedDim, kSwizzle>(
         memory + kStepQueriesOffset + at.stage * kStepQueriesStride,
         params.q + work.batch * params.q_batch_stride + tiles.head * params.q_head_stride +
@@ -1375,7 +1398,7 @@ __device__ __forceinline__ void produce_queries(const Params& params, u32 memory
     copy_queries(params, work, memory, barriers);
   } else if (warp_index() % 4 != 0) {
     tell_all_rows(params, work, memory, barriers);
-  } else if (elect_lane()) {
+  } else {
     load_queries(params, work, memory, barriers);
   }
 }
