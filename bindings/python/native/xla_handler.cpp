@@ -145,7 +145,7 @@ class Workspace {
 
  private:
   // XLA refuses to align memory of a GPU to more than this.
-  static constexpr std::size_t kAligned = 256, kAlignedByXla = 64;
+  static constexpr std::size_t kAligned = 256, kAlignedByXla = 16;
 
   const xla::CallFrame& frame_;
   bool cuda_;
