@@ -44,8 +44,9 @@ struct BlockOptions {
 // What a launch gives to each block.
 struct BlockShape {
   int threads = 0, smem_bytes = 0;
-  int cluster = 1;      // blocks that run together
-  int registers = 255;  // of a thread at the start
+  int cluster = 1;          // blocks that run together
+  int registers = 255;      // of a thread at the start
+  std::int64_t blocks = 1;  // of the grid
 };
 
 class Machine {
@@ -71,6 +72,7 @@ class Machine {
   int thread() const { return thread_; }
   int block_in_cluster() const { return thread_ / shape_.threads; }
   std::int64_t block() const { return block_ + block_in_cluster(); }
+  std::int64_t blocks_of_grid() const { return shape_.blocks; }
   unsigned shared_begin() const { return shared_begin_; }
   void count_step(std::uint32_t site);
   void maybe_yield();

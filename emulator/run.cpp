@@ -110,7 +110,7 @@ void run_step(const HostUnit& unit, const LaunchStep& step, std::int64_t blocks,
                             "at most {}",
                             step.entry, blocks, cluster, kMaxCluster));
   const BlockShape shape{step.threads, step.smem_bytes, cluster,
-                         first_registers(step.threads, unit.blocks_per_sm(step.entry))};
+                         first_registers(step.threads, unit.blocks_per_sm(step.entry)), blocks};
   // Where blocks take work from a counter, those that run first may do the work of all.
   const std::int64_t share = unit.translation().variables.empty() ? 1 : blocks / cluster;
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();

@@ -28,6 +28,8 @@ constexpr Wrapper kWrappers[] = {
      "inline int warp_index() { return fw_emulator->thread_index() / 32; }"},
     {"block_index", "return blockIdx.x;",
      "inline i64 block_index() { return fw_emulator->block_index(); }"},
+    {"block_count", "return gridDim.x;",
+     "inline i64 block_count() { return fw_emulator->block_count(); }"},
     {"grid_index", "\"mov.u64 %0, %%gridid;\"",
      "inline u64 grid_index() { return fw_emulator->grid_index(); }"},
     {"synchronize_block", "__syncthreads();",

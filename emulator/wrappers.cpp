@@ -224,6 +224,7 @@ constexpr FwEmulator kInterface = {
     3,
     [] { return here().thread_in_block(); },
     [] { return static_cast<long long>(here().block()); },
+    [] { return static_cast<long long>(here().blocks_of_grid()); },
     [] { return here().shared_begin(); },
     [] { return 0ull; },
     &synchronize_block,

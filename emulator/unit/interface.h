@@ -10,6 +10,7 @@ struct FwEmulator {
   // Where the thread is.
   int (*thread_index)();
   long long (*block_index)();
+  long long (*block_count)();
   unsigned (*shared_memory)();
   unsigned long long (*grid_index)();
 

@@ -12,6 +12,12 @@
 namespace flashwright::sm90 {
 namespace {
 
+// Whether blocks take the numbers of query tiles from each other: where some tiles take longer than
+// others.
+bool takes_numbers(const Problem& problem, const Schedule& schedule) {
+  return schedule.persistent != 0 && problem.mask != Mask::Kind::none;
+}
+
 std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
   const Slabs keys = slabs(problem.head_dim), values = slabs(problem.head_dim_v);
   const int consumers = schedule.tile_q / 64;
@@ -51,7 +57,7 @@ std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
   if (schedule.lazy_rescale > 1)
     rows.push_back({fmt::format("constexpr float kRescaleThreshold = {}.0f", schedule.lazy_rescale),
                     "weights stay below 2^this"});
-  if (schedule.persistent != 0)
+  if (takes_numbers(problem, schedule))
     rows.insert(rows.begin() + 2, int_constant("kPersistentBlocks", schedule.persistent,
                                                "that take query tiles in turn"));
   return print_constants(rows);
@@ -151,7 +157,14 @@ LaunchPlan plan_for(const Problem& problem, const Schedule& schedule) {
           : fmt::format("ceil_div(seq_q, {})", schedule.tile_q);
   std::string grid = tiles + " * heads_q * batch";
   // Fewer than 2^32 tiles: outputs for more do not fit any device.
-  if (schedule.persistent != 0) grid = fmt::format("min({}, {})", grid, schedule.persistent);
+  if (takes_numbers(problem, schedule)) {
+    grid = fmt::format("min({}, {})", grid, schedule.persistent);
+  } else if (schedule.persistent != 0) {
+    // As many rounds as the rows need, and no more blocks than fill them: so the blocks of a round
+    // read the keys of few heads. Rows are counted, since the last tile of a head may be short.
+    grid = fmt::format("min({}, ceil_div({}, max(1, ceil_div(seq_q * heads_q * batch, {}))))",
+                       schedule.persistent, grid, schedule.tile_q * schedule.persistent);
+  }
   plan.steps.push_back({"fw_forward", 32 * schedule.warps, layout(problem, schedule).smem_bytes,
                         parse_expr(grid), true});
   return plan;
@@ -220,8 +233,7 @@ Emission emission(const Problem& problem, const Schedule& schedule) {
   out.options["FW_HALF_TILES"] = schedule.half_tiles != 0;
   out.options["FW_WINDOW"] = problem.mask == Mask::Kind::window;
   out.options["FW_LONGEST_FIRST"] = schedule.longest_first != 0;
-  // Where some query tiles take longer than others.
-  out.options["FW_COUNTER"] = schedule.persistent != 0 && problem.mask != Mask::Kind::none;
+  out.options["FW_COUNTER"] = takes_numbers(problem, schedule);
   out.options["FW_SWAP_ROWS"] =
       problem.mask == Mask::Kind::causal && schedule.query_prefetch != 0 && schedule.tile_q == 128;
   out.plan = plan_for(problem, schedule);

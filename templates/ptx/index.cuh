@@ -8,6 +8,9 @@ __device__ __forceinline__ int warp_index() { return static_cast<int>(threadIdx.
 
 __device__ __forceinline__ i64 block_index() { return blockIdx.x; }
 
+// Blocks of the grid.
+__device__ __forceinline__ i64 block_count() { return gridDim.x; }
+
 // Number of the grid, another for each that was launched in this context.
 __device__ __forceinline__ u64 grid_index() {
   u64 index;

@@ -83,7 +83,7 @@ __device__ __forceinline__ void produce(const Params& params, u32 memory) {
 }
 
 #if FW_PERSISTENT
-// kPersistentBlocks blocks take turns in computing kTileQ rows of the output of one head.
+// Blocks take turns in computing kTileQ rows of the output of one head.
 #else
 // One block computes kTileQ rows of the output of one head.
 #endif

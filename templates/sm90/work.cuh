@@ -125,32 +125,26 @@ struct Turn {
   }
 };
 #elif FW_PERSISTENT
-#if FW_LONGEST_FIRST
-// The place of a block in the next round.
-__device__ __forceinline__ u32 next_place(u32 place) { return place; }
-#else
-// The place of a block in the next round: another one, since the last tile of a head may be short,
-// and would else be the same block's each time.
-__device__ __forceinline__ u32 next_place(u32 place) {
-  return place + 1 == kPersistentBlocks ? 0 : place + 1;
-}
-#endif
-
 // The query tiles that a block takes, one in each round.
 struct Turn {
+  u32 blocks;        // of the grid, and tiles of a round
   u32 first, place;  // the first number of the round, and how far behind it that of the block is
   bool exists;
   QueryTile work;
 
   __device__ __forceinline__ explicit Turn(const Params& params) {
+    blocks = static_cast<u32>(block_count());
     first = 0;
     place = static_cast<u32>(block_index());
     find(params);
   }
 
   __device__ __forceinline__ void next(const Params& params) {
-    first += kPersistentBlocks;
-    place = next_place(place);
+    first += blocks;
+#if !FW_LONGEST_FIRST
+    // Another place: the last tile of a head may be short, and would else be the same block's.
+    place = place + 1 == blocks ? 0 : place + 1;
+#endif
     find(params);
   }
 

@@ -17,19 +17,20 @@ Case threads_case(const std::string& name, const std::string& covers, const std:
 }
 
 Case indices() {
-  Case c = threads_case("indices", "thread_index lane_index warp_index block_index", R"(
-const int at = 4 * (static_cast<int>(block_index()) * kThreads + thread_index());
+  Case c = threads_case("indices", "thread_index lane_index warp_index block_index block_count", R"(
+const int at = 5 * (static_cast<int>(block_index()) * kThreads + thread_index());
 output_word(params, at, thread_index());
 output_word(params, at + 1, lane_index());
 output_word(params, at + 2, warp_index());
 output_word(params, at + 3, static_cast<u32>(block_index()));
+output_word(params, at + 4, static_cast<u32>(block_count()));
 )");
   c.threads = 96;
   c.blocks = 3;
   Words out;
   for (std::uint32_t block = 0; block < 3; ++block)
     for (std::uint32_t thread = 0; thread < 96; ++thread)
-      out.insert(out.end(), {thread, thread % 32, thread / 32, block});
+      out.insert(out.end(), {thread, thread % 32, thread / 32, block, 3});
   c.input = untouched(16);
   c.expected = bytes_of(out);
   return c;

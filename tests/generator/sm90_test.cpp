@@ -1,4 +1,6 @@
 // The sm90 family as values: slabs, registers of the roles, what is refused, and printed products.
+#include <fmt/format.h>
+
 #include "core/device_profiles.hpp"
 #include "core/error.hpp"
 #include "generator/sm90/backward_sm90.hpp"
@@ -178,6 +180,24 @@ TEST_CASE("backward: what the family refuses, with the value and what is allowed
     CHECK(!why.empty());
     for (const std::string& part : named) CHECK(contains(why, part));
   }
+}
+
+TEST_CASE("blocks that take turns are so many that they fill their rounds") {
+  const auto blocks = [](double batch, double seq_q, const char* mask) {
+    const Problem problem = problem_of(fmt::format(R"({{"head_dim":128,"mask":"{}"}})", mask));
+    const LaunchPlan plan =
+        sm90_family().emit(problem, parse_schedule("q128.kv128.w12.st2.b1.pb132.qp1")).plan;
+    // Sizes with 16 heads, in the order of rule_variables(); nothing of blocks or gradients.
+    const double values[] = {batch, 16, 16, seq_q, seq_q, 0, 1, 1, 0, 0, 0};
+    return Rule(*plan.steps.front().grid, rule_variables())(values);
+  };
+  CHECK(blocks(2, 8192, "none") == 128);  // 2048 tiles in 16 rounds
+  CHECK(blocks(1, 1024, "none") == 128);  // in one
+  CHECK(blocks(1, 1152, "none") == 72);   // 144 tiles: in two, whatever the blocks
+  CHECK(blocks(1, 1152 + 1, "none") == 80);
+  CHECK(blocks(64, 129, "none") == 132);  // short tiles: more of them than rows make up
+  CHECK(blocks(1, 0, "none") == 0);
+  CHECK(blocks(2, 8192, "causal") == 132);  // who is done takes the next
 }
 
 TEST_CASE("printed products say what they are") {

@@ -1463,7 +1463,7 @@ __device__ __forceinline__ void produce(const Params& params, u32 memory) {
   }
 }
 
-// kPersistentBlocks blocks take turns in computing kTileQ rows of the output of one head.
+// Blocks take turns in computing kTileQ rows of the output of one head.
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     fw_forward(const __grid_constant__ Params params) {
   const u32 memory = swizzled_memory();
