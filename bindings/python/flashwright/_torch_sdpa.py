@@ -25,7 +25,14 @@ _said: set[str] = set()
 # ---- What is refused -----------------------------------------------------------------------------------------------
 
 
-@torch.compiler.assume_constant_result  # so that a traced graph has no part in it
+def _constant_in_graphs(function: Any) -> Any:
+    """torch.compiler.assume_constant_result: a traced graph has no part in it. That imports the whole compiler, for
+    seconds, to set this mark."""
+    function._dynamo_marked_constant = True
+    return function
+
+
+@_constant_in_graphs
 def say_once(where: str, reason: str) -> None:
     """Logs that PyTorch's kernel is used; each reason once in a process."""
     if reason not in _said:
@@ -33,7 +40,7 @@ def say_once(where: str, reason: str) -> None:
         _logger.warning("%s: PyTorch's own kernel is used: %s", where, reason)
 
 
-@torch.compiler.assume_constant_result
+@_constant_in_graphs
 def refusal(where: str, dtype: torch.dtype, head_dim: int, head_dim_v: int, mask: str, device: str,
             features: tuple[str, ...], differentiated: bool) -> str:
     """Why the library cannot do it, in one line, and that in the log; empty when it can."""

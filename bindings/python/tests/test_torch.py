@@ -1,6 +1,8 @@
 """flashwright.torch: operators, derivatives, tracing, autocast, vmap. `--device cuda` runs all of it on a GPU."""
 
 import contextlib
+import subprocess
+import sys
 
 import flashwright
 import numpy as np
@@ -60,6 +62,13 @@ def check(q, k, v, mask="none", given=None, rng=None, **options):
 @pytest.mark.parametrize("mask", ["none", "causal", "window:9,0"])
 def test_values_and_gradients(make, mask, dtype):
     check(*make(dtype=dtype), mask)
+
+
+def test_import_leaves_the_compiler_of_pytorch_alone():
+    """It takes seconds to import."""
+    code = ("import sys, torch; before = 'torch._dynamo' in sys.modules; import flashwright.torch; "
+            "sys.exit('torch._dynamo' in sys.modules and not before)")
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("mask", ["causal", "bools"])
