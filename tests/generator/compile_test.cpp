@@ -27,7 +27,7 @@ constexpr int kOneRegister = 4, kAnySpill = 1 << 20;
 constexpr int kFewRegisters = 16;
 // Of sm90: what a loop over query tiles keeps aside and reads once in each turn; most where a producer with 24
 // registers draws the bits of dropout.
-constexpr int kSomeRegisters = 176;
+constexpr int kSomeRegisters = 224;
 
 const std::vector<std::pair<int, int>> kHeadDims = {
     {8, 8},     {16, 16},   {24, 24},   {32, 32},   {40, 40},   {64, 64},

@@ -5,6 +5,8 @@
 #include <map>
 #include <random>
 
+#include "core/device_profiles.hpp"
+#include "generator/sm80/family_sm80.hpp"
 #include "runtime/cuda/cuda_backend.hpp"
 #include "tests/gpu/device_problem.hpp"
 #include "tests/support/cases.hpp"
@@ -111,6 +113,36 @@ TEST_CASE("gradients of random problems with random legal schedules") {
     }
   CHECK(faults == 0);
   MESSAGE(kernels.size() << " kernels, " << runs << " launches judged");
+}
+
+TEST_CASE("gradients of wide heads in the 99 KiB that other cards have") {
+  if (!ready("gradients of wide heads in 99 KiB")) return;
+  if (const char* wanted = std::getenv("FW_GPU_FAMILY"); wanted != nullptr)
+    if (std::string(wanted) != "sm80")
+      return skip("gradients of wide heads in 99 KiB", "sm80 alone");
+  const FamilySm80 family;
+  std::vector<std::pair<KernelSpec, Config>> kernels;
+  std::vector<KernelSpec> specs;
+  std::mt19937_64 random(test_seed());
+  for (const char* name : {"sm_86", "sm_89", "sm_120"})
+    for (const auto& [dim, dim_v] : {std::pair{128, 128}, {160, 160}, {192, 128}, {256, 256}})
+      for (const Mask& mask : {Mask::none(), Mask::causal(), Mask::blocks()}) {
+        Config config =
+            config_of(pick(random, {DType::bf16, DType::fp16, DType::fp32}), dim, dim_v, mask);
+        config.dropout = pick(random, {0.0, 0.1});
+        config.deterministic = random() % 2 == 0;
+        const Target target = parse_target(name);
+        const Schedule schedule = family.default_schedule(
+            normalise(config, target), assumed_device(target), {1, 4, 4, 200, 200});
+        kernels.push_back({{normalise(config, gpu()->target), schedule}, config});
+        specs.push_back(kernels.back().first);
+        for (const LaunchStep& step : family.emit(specs.back().problem, schedule).plan.steps)
+          CHECK(step.smem_bytes <= 99 * 1024);
+      }
+  compile_all(specs);
+  for (const auto& [spec, config] : kernels)
+    for (int i = 0; i < (small() ? 1 : 4); ++i) CHECK(run_random(spec, config, random) == "");
+  MESSAGE(kernels.size() << " kernels");
 }
 
 TEST_CASE("gradients of the golden cases") {
