@@ -42,7 +42,8 @@ std::int64_t rows_of(const Problem& problem, const Shape& shape) {
 
 // What a pinned schedule of the backward pass aims at when it does not say.
 constexpr int kPinnedTasks = 8;
-constexpr int kQueryTiles = 2;  // more of them leave too little of the second cache to keys and their sums
+// More of them leave too little of the second cache to keys and their sums.
+constexpr int kQueryTiles = 2;
 
 // Two tasks for each core, so that the last ones do not leave the others idle for long; more would only cost memory
 // and the time to add up their sums.
