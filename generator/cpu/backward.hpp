@@ -14,12 +14,22 @@ struct Wanted {
 };
 Wanted read_wanted(Kernel& k);
 
-// Where the sums for keys and values lie: rows of `width` and `width_v` floats, `rows` of them for each task.
-struct KeySums {
+// What the workspace holds, rows of `width` and `width_v` floats: keys and values of each key head as fp32, next to
+// each other, and for each task its sums for them.
+struct Workspace {
+  ir::V k, v;    // of the first head
   ir::V dk, dv;  // of the first task
-  ir::V rows;
+  ir::V rows;    // of each
 };
-KeySums key_sums(Kernel& k, const Wanted& wanted, ir::V tasks);
+Workspace workspace_of(Kernel& k, const Wanted& wanted, ir::V heads, ir::V tasks);
+
+std::string workspace_rows_rule(const Tiling& tiling);
+std::string workspace_rule(const Tiling& t, const std::string& heads, const std::string& tasks);
+
+// --- backward_keys.cpp: steps before and after the tasks
+constexpr int kChunkKeys = 64;  // keys of one head that a task of these steps has
+void emit_copy(Kernel& k);      // keys and values to the workspace
+void emit_convert(Kernel& k);   // adds up the sums of all parts, in order
 
 // --- backward_rows.cpp: the rows of a tile, in and out
 void fill_backward_tables(Kernel& k, const TaskRows& rows);
@@ -30,11 +40,9 @@ void clear_dq(Kernel& k);
 void store_dq(Kernel& k);
 
 // --- backward_tile.cpp: one tile of keys
-// Copies rows of keys or values as fp32, `width` apart, zeros behind the `dims` used.
-void stage_rows(Kernel& k, const std::string& name, const TileRows& rows, int buffer, int dims,
-                int width, ir::V count, ir::V padded);
-void multiply_scores(Kernel& k, ir::V padded);   // K Q^T, changed, in powers of two
-void multiply_weights(Kernel& k, ir::V padded);  // V dO^T
+// `keys` and `values` are the first rows of the tile among those copied.
+void multiply_scores(Kernel& k, ir::V keys, ir::V padded);     // K Q^T, changed, in powers of two
+void multiply_weights(Kernel& k, ir::V values, ir::V padded);  // V dO^T
 // Weights and the gradients of the scores, in place of the two products.
 void find_gradients(Kernel& k, ir::V padded);
 void find_gradients_with_dropout(Kernel& k, const Dropout& dropout, ir::V first_key, ir::V count,
@@ -42,7 +50,7 @@ void find_gradients_with_dropout(Kernel& k, const Dropout& dropout, ir::V first_
 // sums[key] += sum over queries of weights[key][query] * copy[query]
 void add_to_keys(Kernel& k, const char* name, int weights, int copy, int width, ir::V sums,
                  ir::V row_count, ir::V padded);
-void add_to_dq(Kernel& k, ir::V count);  // dQ^T += K^T dS^T
+void add_to_dq(Kernel& k, ir::V keys, ir::V count);  // dQ^T += K^T dS^T
 
 // One row of a tensor as fp32, with zeros up to the next whole vector.
 void copy_row(Kernel& k, ir::V from, ir::V to, int dims);

@@ -18,7 +18,6 @@ namespace {
 
 constexpr int kLeastTiles =
     4;  // of queries, that a task should have before a head is split further
-constexpr int kConvertRows = 64;  // keys of a task of fw_backward_convert
 
 ParamLayout backward_params(const Problem& problem) {
   using enum Param;
@@ -46,11 +45,6 @@ std::string tiles_rule(const Problem& problem, const Tiling& tiling) {
   return fmt::format("ceil_div(floor_div(heads_q, heads_kv) * seq_q, {})", tiling.tile_q);
 }
 
-std::string sum_rows_rule(const Tiling& tiling) {
-  return fmt::format("(seq_kv + {})",
-                     tiling.key_block);  // the last block of keys is computed whole
-}
-
 class BackwardKernel {
  public:
   BackwardKernel(Kernel& kernel) : k(kernel), ir(kernel.ir), t(kernel.tiling) {}
@@ -65,7 +59,10 @@ class BackwardKernel {
     k.flush_denormals();
     if (k.problem.dropout) dropout_ = read_dropout_key(k);
     wanted_ = read_wanted(k);
-    sums_ = key_sums(k, wanted_, parts * heads_kv * k.param(Param::batch));
+    const V heads = heads_kv * k.param(Param::batch);
+    work_ = workspace_of(k, wanted_, heads, parts * heads);
+    work_.k = row_at(work_.k, t.width, pair * work_.rows).named("keys");
+    work_.v = row_at(work_.v, t.width_v, pair * work_.rows).named("values");
     clear_sums();
     const V tiles = integer_of(k, *parse_expr(tiles_rule(k.problem, t))).named("tiles");
     const int together = t.query_tiles;
@@ -85,17 +82,17 @@ class BackwardKernel {
   void clear_sums() {
     ir.phase("clear.sums", "The sums of this task for keys and values: nothing yet.");
     const auto clear = [&](const char* name, V wanted, V& sums, int width) {
-      sums = ir.element(sums, Kind::f32, ir.task() * sums_.rows * width).named(name);
+      sums = row_at(sums, width, ir.task() * work_.rows).named(name);
       ir.when(name, wanted, [&] {
-        ir.loop("clear.row", ir.i64(0), sums_.rows, 1, [&](V row) {
+        ir.loop("clear.row", ir.i64(0), work_.rows, 1, [&](V row) {
           for (int column = 0; column < width; column += t.lanes)
             k.store_floats(k.all(0),
                            ir.offset(ir.element(sums, Kind::f32, row * width), column * 4));
         });
       });
     };
-    clear("dk.sums", wanted_.dk, sums_.dk, t.width);
-    clear("dv.sums", wanted_.dv, sums_.dv, t.width_v);
+    clear("dk.sums", wanted_.dk, work_.dk, t.width);
+    clear("dv.sums", wanted_.dv, work_.dv, t.width_v);
   }
 
   // One tile of queries inside of a mask block, with the key blocks of its lists.
@@ -112,14 +109,13 @@ class BackwardKernel {
       rows_.block_row = list_row(k, rows_, block, query_blocks);
       begin_rows();
       walk_keys(k, rows_, [this](V first, V count, const TileTest& test) {
-        stage_keys(first, count, padded(count));
         tile_of_keys(first, count, test);
       });
       end_rows();
     });
   }
 
-  // Several tiles of queries: each tile of keys is brought once for all of them.
+  // Several tiles of queries: each tile of keys is brought near once for all of them.
   void tiles_of_range(V first_tile, V count) {
     const auto each = [&](const char* name, const std::function<void()>& body) {
       ir.loop(name, ir.i64(0), count, 1, [&](V slot) {
@@ -139,7 +135,6 @@ class BackwardKernel {
                 });
     ir.loop("key.tile", range[0], range[1], t.tile_kv, [&](V first) {
       const V keys = smaller(range[1] - first, ir.i64(t.tile_kv)).named("key.count");
-      stage_keys(first, keys, padded(keys));
       each("tile", [&] { tile_of_range(first, keys); });
     });
     each("tile.end", [&] { end_rows(); });
@@ -180,22 +175,15 @@ class BackwardKernel {
     return (steps * t.key_step()).named("padded.count");
   }
 
-  void stage_keys(V first, V count, V padded) {
-    ir.phase("stage", "Keys and values of the tile: to fp32, side by side.");
-    stage_rows(k, "stage.k", keys_from(first), t.at.k, t.head_dim, t.width, count, padded);
-    ir.when("values", wanted_.scores(), [&] {
-      stage_rows(k, "stage.v", values_from(first), t.at.v, t.head_dim_v, t.width_v, count, padded);
-    });
-  }
-
   void tile_of_keys(V first, V count, const TileTest& test) {
     const V padded = this->padded(count);
     ir.phase("scores", "Scores, transposed: (key, row) = sum over dims of k * q.");
     if (k.problem.alibi) fill_distances(k, first);
-    multiply_scores(k, padded);
+    const V keys = row_at(work_.k, t.width, first), values = row_at(work_.v, t.width_v, first);
+    multiply_scores(k, keys, padded);
     hide_keys(k, rows_, k.buffer(t.at.scores), first, count, padded, test);
     ir.phase("weight.gradients", "Gradients of the weights: sum over dims of v * d_o.");
-    ir.when("d.weights", wanted_.scores(), [&] { multiply_weights(k, padded); });
+    ir.when("d.weights", wanted_.scores(), [&] { multiply_weights(k, values, padded); });
     ir.phase("score.gradients",
              "Weights 2^(score - lse), and what they and their gradients say about the scores.");
     if (k.problem.dropout) {
@@ -206,100 +194,29 @@ class BackwardKernel {
     ir.phase("value.gradients", "Sums for the values: over rows, weight * d_o.");
     ir.when("add.dv", wanted_.dv, [&] {
       add_to_keys(k, "wg", t.at.scores, t.at.d_o_copy, t.width_v,
-                  ir.element(sums_.dv, Kind::f32, first * t.width_v), rows_.count, padded);
+                  row_at(work_.dv, t.width_v, first), rows_.count, padded);
     });
     ir.phase("key.gradients", "Sums for the keys: over rows, score gradient * q.");
     ir.when("add.dk", wanted_.dk, [&] {
-      add_to_keys(k, "sq", t.at.d_scores, t.at.q_copy, t.width,
-                  ir.element(sums_.dk, Kind::f32, first * t.width), rows_.count, padded);
+      add_to_keys(k, "sq", t.at.d_scores, t.at.q_copy, t.width, row_at(work_.dk, t.width, first),
+                  rows_.count, padded);
     });
     ir.phase("query.gradients", "Sums for the queries, transposed: over keys, k * score gradient.");
-    ir.when("add.dq", wanted_.dq, [&] { add_to_dq(k, count); });
+    ir.when("add.dq", wanted_.dq, [&] { add_to_dq(k, keys, count); });
   }
 
-  TileRows keys_from(V first) { return tile_rows(Param::k, Param::k_batch_stride, first); }
-  TileRows values_from(V first) { return tile_rows(Param::v, Param::v_batch_stride, first); }
-  TileRows tile_rows(Param base, Param strides, V first) {
-    const V stride = k.param(static_cast<Param>(static_cast<int>(strides) + 1));
-    return {k.row_of(base, strides, rows_.batch, first, rows_.head_kv), stride};
-  }
+  V row_at(V rows, int width, V row) { return ir.element(rows, Kind::f32, row * width); }
 
   Kernel& k;
   Builder& ir;
   const Tiling& t;
   TaskRows rows_;
   Wanted wanted_;
-  KeySums sums_;
+  Workspace work_;  // of this task
   Dropout dropout_;
 };
 
-// Adds up the sums of all parts, in order, for some keys of one head.
-void emit_convert(Kernel& k) {
-  Builder& ir = k.ir;
-  const Tiling& t = k.tiling;
-  const V parts = integer_of(k, *parse_expr(backward_parts_rule(k.problem, t))).named("parts");
-  const V heads_kv = k.param(Param::heads_kv), seq_kv = k.param(Param::seq_kv);
-  const V chunks = divide_unsigned(seq_kv + (kConvertRows - 1), ir.i64(kConvertRows));
-  const V pair = divide_unsigned(ir.task(), chunks).named("batch.and.head");
-  const V batch = divide_unsigned(pair, heads_kv).named("b");
-  const V head_kv = remainder_unsigned(pair, heads_kv).named("h_kv");
-  const V first = (remainder_unsigned(ir.task(), chunks) * kConvertRows).named("first.key");
-  const V end = smaller(first + kConvertRows, seq_kv);
-  k.flush_denormals();
-  const Wanted wanted = read_wanted(k);
-  const KeySums sums = key_sums(k, wanted, parts * heads_kv * k.param(Param::batch));
-  const auto convert = [&](const char* name, V needed, V from, Param base, Param strides, int dims,
-                           int width, V factor) {
-    const V scale = splat(factor, t.lanes);
-    ir.when(name, needed, [&] {
-      ir.loop("convert.row", first, end, 1, [&](V key) {
-        const V row = k.row_of(base, strides, batch, key, head_kv);
-        each_row_part(k, "convert.dims", dims, [&](V column, int part) {
-          const V total =
-              ir.loop("convert.part", ir.i64(0), parts, 1, {{k.all(0), "total"}},
-                      [&](V task, const Values& now) {
-                        const V place = ((pair * parts + task) * sums.rows + key) * width + column;
-                        return Values{now[0] + k.load_floats(ir.element(from, Kind::f32, place))};
-                      })[0];
-          V values = total * scale;
-          if (part < t.lanes) {
-            std::vector<int> used;
-            for (int i = 0; i < part; ++i) used.push_back(i);
-            values = mix(values, values, used);
-          }
-          store_elements(ir, values, ir.element(row, storage(k.problem.dtype), column),
-                         k.problem.dtype, part);
-        });
-      });
-    });
-  };
-  ir.phase("convert", "Gradients of keys and values: summed over the parts, scaled, stored.");
-  convert("convert.dk", wanted.dk, sums.dk, Param::dk, Param::dk_batch_stride, t.head_dim, t.width,
-          k.param(Param::softmax_scale));
-  convert("convert.dv", wanted.dv, sums.dv, Param::dv, Param::dv_batch_stride, t.head_dim_v,
-          t.width_v,
-          k.problem.dropout ? k.param(Param::keep_scale) : ir.number(Type{Kind::f32}, 1.0));
-  k.restore_denormals();
-}
-
 }  // namespace
-
-Wanted read_wanted(Kernel& k) {
-  const auto given = [&](Param param, const char* name) {
-    return negate_bit(equal(k.param(param), k.ir.null())).named(name);
-  };
-  return {given(Param::dq, "dq.wanted"), given(Param::dk, "dk.wanted"),
-          given(Param::dv, "dv.wanted")};
-}
-
-KeySums key_sums(Kernel& k, const Wanted& wanted, V tasks) {
-  KeySums out;
-  out.rows = integer_of(k, *parse_expr(sum_rows_rule(k.tiling))).named("sum.rows");
-  out.dk = k.param(Param::workspace);
-  const V dk_floats = tasks * out.rows * k.tiling.width;
-  out.dv = k.ir.element(out.dk, Kind::f32, select(wanted.dk, dk_floats, k.ir.i64(0)));
-  return out;
-}
 
 // Tasks that share the tiles of a key head. Fixed by the sizes and the schedule alone, never by the threads that are
 // there, since it decides in which order gradients of keys are summed.
@@ -314,6 +231,9 @@ Source emit_backward(const Problem& problem, const Schedule& schedule) {
   source.plan.params = backward_params(problem);
   Builder ir("fw_backward", module_target(problem), banner(problem, schedule, tiling));
   Kernel kernel(ir, problem, tiling, source.plan.params);
+  ir.begin_function("fw_backward_copy");
+  emit_copy(kernel);
+  ir.end_function();
   ir.begin_function("fw_backward");
   BackwardKernel(kernel).emit();
   ir.end_function();
@@ -321,16 +241,17 @@ Source emit_backward(const Problem& problem, const Schedule& schedule) {
   emit_convert(kernel);
   ir.end_function();
   source.text = ir.print();
-  const std::string tasks =
-      fmt::format("{} * heads_kv * batch", backward_parts_rule(problem, tiling));
-  source.plan.steps = {
-      {"fw_backward", 0, tiling.scratch_bytes, parse_expr(tasks)},
-      {"fw_backward_convert", 0, tiling.scratch_bytes,
-       parse_expr(fmt::format("max(want_dk, want_dv) * ceil_div(seq_kv, {}) * heads_kv * batch",
-                              kConvertRows))}};
-  source.plan.workspace =
-      parse_expr(fmt::format("4 * {} * {} * (want_dk * {} + want_dv * {})", tasks,
-                             sum_rows_rule(tiling), tiling.width, tiling.width_v));
+  const std::string heads = "heads_kv * batch";
+  const std::string tasks = fmt::format("{} * {}", backward_parts_rule(problem, tiling), heads);
+  const auto step = [&](const char* entry, const std::string& grid) {
+    source.plan.steps.push_back({entry, 0, tiling.scratch_bytes, parse_expr(grid)});
+  };
+  step("fw_backward_copy",
+       fmt::format("ceil_div({}, {}) * {}", workspace_rows_rule(tiling), kChunkKeys, heads));
+  step("fw_backward", tasks);
+  step("fw_backward_convert",
+       fmt::format("max(want_dk, want_dv) * ceil_div(seq_kv, {}) * {}", kChunkKeys, heads));
+  source.plan.workspace = parse_expr(workspace_rule(tiling, heads, tasks));
   return source;
 }
 

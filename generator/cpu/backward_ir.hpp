@@ -1,5 +1,5 @@
-// The gradients of q, k and v as one module: fw_backward computes them tile by tile, and fw_backward_convert adds up
-// what its tasks have gathered for keys and values.
+// The gradients of q, k and v as one module: fw_backward_copy copies keys and values side by side, fw_backward computes
+// the gradients tile by tile, and fw_backward_convert adds up what its tasks have gathered for keys and values.
 #pragma once
 
 #include "core/problem.hpp"

@@ -13,12 +13,12 @@ V element_at(Kernel& k, int buffer, V index) {
   return k.ir.element(k.buffer(buffer), Kind::f32, index);
 }
 
-// The rows of one block of keys in a staged tile.
-Values staged_rows(Kernel& k, int buffer, int width, V key) {
+// The rows of one block of keys among copied ones.
+Values block_rows(Kernel& k, V copies, int width, V key) {
   Values rows;
+  const V first = k.ir.element(copies, Kind::f32, key * width);
   for (int j = 0; j < k.tiling.key_block; ++j)
-    rows.push_back(k.ir.offset(element_at(k, buffer, key * width), std::int64_t{j} * width * 4)
-                       .named("staged", j));
+    rows.push_back(k.ir.offset(first, std::int64_t{j} * width * 4).named("row", j));
   return rows;
 }
 
@@ -60,6 +60,10 @@ void add_block(Kernel& k, const char* name, V weights, V copy, int width, V sums
   Values starts;
   for (int j = 0; j < t.key_block; ++j)
     for (int n = 0; n < vectors; ++n) starts.push_back(k.load_floats(sum_at(j, n)).named("sum"));
+  // The sums of the next block come from the second cache, or from beyond it, while this one is computed.
+  for (int j = 0; j < t.key_block; ++j)
+    for (int n = 0; n < vectors; ++n)
+      ir.prefetch(sum_at(t.key_block + j, n), Builder::Cache::first);
   // Rows past the last one have no weight.
   const V end = ((row_count + (t.unroll - 1)) & -t.unroll).named("row.end");
   const Values totals = ir.loop(
@@ -89,21 +93,11 @@ void add_block(Kernel& k, const char* name, V weights, V copy, int width, V sums
 
 }  // namespace
 
-void stage_rows(Kernel& k, const std::string& name, const TileRows& rows, int buffer, int dims,
-                int width, V count, V padded) {
-  Builder& ir = k.ir;
-  ir.loop(name, ir.i64(0), padded, 1, [&](V key) {
-    const V index = smaller(key, count - 1).named("key");
-    copy_row(k, ir.element(rows.base, storage(k.problem.dtype), index * rows.stride),
-             element_at(k, buffer, key * width), dims);
-  });
-}
-
-void multiply_scores(Kernel& k, V padded) {
+void multiply_scores(Kernel& k, V keys, V padded) {
   const Tiling& t = k.tiling;
   k.ir.loop("score.block", k.ir.i64(0), padded, t.key_block, [&](V key) {
-    const Values sums = multiply_rows(k, {"kq", "q", "k"}, staged_rows(k, t.at.k, t.width, key),
-                                      t.at.q, t.head_dim);
+    const Values sums =
+        multiply_rows(k, {"kq", "q", "k"}, block_rows(k, keys, t.width, key), t.at.q, t.head_dim);
     ScoreChange change(k, key);
     for (int n = 0; n < t.query_vectors; ++n)
       for (int j = 0; j < t.key_block; ++j) {
@@ -117,10 +111,10 @@ void multiply_scores(Kernel& k, V padded) {
   });
 }
 
-void multiply_weights(Kernel& k, V padded) {
+void multiply_weights(Kernel& k, V values, V padded) {
   const Tiling& t = k.tiling;
   k.ir.loop("weight.block", k.ir.i64(0), padded, t.key_block, [&](V key) {
-    const Values sums = multiply_rows(k, {"vg", "g", "v"}, staged_rows(k, t.at.v, t.width_v, key),
+    const Values sums = multiply_rows(k, {"vg", "g", "v"}, block_rows(k, values, t.width_v, key),
                                       t.at.d_o, t.head_dim_v);
     for (int j = 0; j < t.key_block; ++j)
       for (int n = 0; n < t.query_vectors; ++n)
@@ -189,44 +183,55 @@ void add_to_keys(Kernel& k, const char* name, int weights, int copy, int width, 
   if (whole < all) columns(ir.i64(std::int64_t{whole} * t.lanes), all - whole);
 }
 
-void add_to_dq(Kernel& k, V count) {
+namespace {
+
+// Adds the product of one block of dims to their sums.
+void add_dq_block(Kernel& k, V keys, V dim, int dims, V count) {
   Builder& ir = k.ir;
   const Tiling& t = k.tiling;
   const int columns = t.query_vectors;
-  ir.loop("dq.block", ir.i64(0), ir.i64(t.head_dim), t.dim_block, [&](V dim) {
-    const auto sum_at = [&](int i, int n) {
-      return k.at(k.buffer(t.at.out), dim, i * t.tile_q + n * t.lanes);
+  const auto sum_at = [&](int i, int n) {
+    return k.at(k.buffer(t.at.out), dim, i * t.tile_q + n * t.lanes);
+  };
+  Values sums;
+  for (int i = 0; i < dims; ++i)
+    for (int n = 0; n < columns; ++n) sums.push_back(k.load_floats(sum_at(i, n)).named("dq"));
+  const V base = ir.element(keys, Kind::f32, dim);
+  const auto steps = [&](int unroll) {
+    return [&, unroll](V key, const Values& carried) {
+      Values now = carried;
+      for (int u = 0; u < unroll; ++u) {
+        Values vectors, elements;
+        for (int n = 0; n < columns; ++n)
+          vectors.push_back(
+              k.load_floats(k.at(k.buffer(t.at.d_scores), key, u * t.tile_q + n * t.lanes))
+                  .named("ds", n));
+        const V row = ir.element(base, Kind::f32, key * t.width);
+        for (int i = 0; i < dims; ++i)
+          elements.push_back(
+              ir.load({Kind::f32}, ir.offset(row, (std::int64_t{u} * t.width + i) * 4), 4)
+                  .named("k"));
+        accumulate(k, now, elements, vectors);
+      }
+      return now;
     };
-    Values sums;
-    for (int i = 0; i < t.dim_block; ++i)
-      for (int n = 0; n < columns; ++n) sums.push_back(k.load_floats(sum_at(i, n)).named("dq"));
-    const V base = element_at(k, t.at.k, dim);
-    const auto steps = [&](int unroll) {
-      return [&, unroll](V key, const Values& carried) {
-        Values now = carried;
-        for (int u = 0; u < unroll; ++u) {
-          Values vectors, elements;
-          for (int n = 0; n < columns; ++n)
-            vectors.push_back(
-                k.load_floats(k.at(k.buffer(t.at.d_scores), key, u * t.tile_q + n * t.lanes))
-                    .named("ds", n));
-          const V row = ir.element(base, Kind::f32, key * t.width);
-          for (int i = 0; i < t.dim_block; ++i)
-            elements.push_back(
-                ir.load({Kind::f32}, ir.offset(row, (std::int64_t{u} * t.width + i) * 4), 4)
-                    .named("k"));
-          accumulate(k, now, elements, vectors);
-        }
-        return now;
-      };
-    };
-    const V whole = count & -t.unroll;
-    sums = ir.loop("kds", ir.i64(0), whole, t.unroll, accumulators(sums), steps(t.unroll));
-    if (t.unroll > 1) sums = ir.loop("kds.rest", whole, count, 1, accumulators(sums), steps(1));
-    for (int i = 0; i < t.dim_block; ++i)
-      for (int n = 0; n < columns; ++n)
-        k.store_floats(sums[static_cast<std::size_t>(i * columns + n)], sum_at(i, n));
-  });
+  };
+  const V whole = count & -t.unroll;
+  sums = ir.loop("kds", ir.i64(0), whole, t.unroll, accumulators(sums), steps(t.unroll));
+  if (t.unroll > 1) sums = ir.loop("kds.rest", whole, count, 1, accumulators(sums), steps(1));
+  for (int i = 0; i < dims; ++i)
+    for (int n = 0; n < columns; ++n)
+      k.store_floats(sums[static_cast<std::size_t>(i * columns + n)], sum_at(i, n));
+}
+
+}  // namespace
+
+void add_to_dq(Kernel& k, V keys, V count) {
+  const Tiling& t = k.tiling;
+  const int rest = t.head_dim % t.dim_block, whole = t.head_dim - rest;
+  k.ir.loop("dq.block", k.ir.i64(0), k.ir.i64(whole), t.dim_block,
+            [&](V dim) { add_dq_block(k, keys, dim, t.dim_block, count); });
+  if (rest > 0) add_dq_block(k, keys, k.ir.i64(whole), rest, count);
 }
 
 }  // namespace flashwright

@@ -42,7 +42,8 @@ std::int64_t rows_of(const Problem& problem, const Shape& shape) {
 
 // What a pinned schedule of the backward pass aims at when it does not say.
 constexpr int kPinnedTasks = 8;
-constexpr int kQueryTiles = 4;  // enough that bringing keys and their sums hardly counts
+// More of them leave too little of the second cache to keys and their sums.
+constexpr int kQueryTiles = 2;
 
 // Two tasks for each core, so that the last ones do not leave the others idle for long; more would only cost memory
 // and the time to add up their sums.
@@ -69,11 +70,7 @@ Schedule schedule_of(const Problem& problem, const RegisterTile& tile) {
   if (problem.direction == Direction::backward) {
     schedule.tasks = kPinnedTasks;
     schedule.query_tiles = info(problem.mask).lists ? 1 : kQueryTiles;
-    // Wide rows of keys, values and their sums leave the cache room for fewer.
-    constexpr int kKeys = 64, kWide = 128;
-    if (problem.head_dim + problem.head_dim_v > kWide)
-      schedule.tile_kv = std::min(schedule.tile_kv, kKeys);
-    fit_key_block(schedule);
+    schedule.dim_block = tile.key_block;  // which need not divide the head dim here
   }
   return schedule;
 }
@@ -131,10 +128,10 @@ std::string knob_fault(const Problem& problem, const Schedule& s) {
     return wrong_knob("query_tiles", s.query_tiles, fmt::format("1..{}", most_tiles));
   if (backward && (s.tasks < 1 || s.tasks > kMostTasks))
     return wrong_knob("tasks", s.tasks, fmt::format("1..{}", kMostTasks));
-  if (backward && (s.dim_block < 1 || 8 % s.dim_block != 0))
-    return wrong_knob("dim_block", s.dim_block, "1, 2, 4, 8");
+  if (backward && (s.dim_block < 1 || s.dim_block > kMostRows))
+    return wrong_knob("dim_block", s.dim_block, fmt::format("1..{}", kMostRows));
   const Tiling tiling(problem, s);
-  if (s.dim_block < 1 || s.dim_block > kMostRows || tiling.panel % s.dim_block != 0)
+  if (!backward && (s.dim_block < 1 || s.dim_block > kMostRows || tiling.panel % s.dim_block != 0))
     return wrong_knob("dim_block", s.dim_block, fmt::format("divisors of {}", tiling.panel));
   if (s.unroll < 1 || s.unroll > kMostTurns || (s.unroll & (s.unroll - 1)) != 0)
     return wrong_knob("unroll", s.unroll, "1, 2, 4, 8");
@@ -198,7 +195,7 @@ class CpuFamily : public Family {
     for (const int vectors : {1, 2, 3, 4, 6})
       for (const int keys : {32, 64, 96, 128, 256})
         for (const int key_block : {2, 3, 4, 6, 8, 12})
-          for (const int dim_block : {2, 4, 8})
+          for (const int dim_block : {2, 4, 6, 8})
             for (const int unroll : {2, 4}) {
               // Other pairs lose on one product what they gain on the other.
               if (key_block > 2 * dim_block || dim_block > 2 * key_block) continue;

@@ -57,14 +57,15 @@ double backward_tile_cycles(const Tiling& t, double keys) {
   double cycles = kTileCycles + keys * n * kGradientCycles;
   cycles +=
       key_blocks * (product(t.key_block, n, t.head_dim) + product(t.key_block, n, t.head_dim_v));
-  cycles += t.head_dim / t.dim_block * (product(t.dim_block, n, keys) + 2 * t.dim_block * n);
+  const double dim_blocks = t.head_dim / static_cast<double>(t.dim_block);
+  cycles += dim_blocks * (product(t.dim_block, n, keys) + 2 * t.dim_block * n);
   for (const int width : {t.width, t.width_v}) {
     const double vectors = t.row_vectors(width), blocks = std::ceil(width / (vectors * t.lanes));
     cycles +=
         key_blocks * blocks * (product(t.key_block, vectors, t.tile_q) + 2 * t.key_block * vectors);
   }
-  // Keys, values and their sums come from beyond L2, once for all tiles that are in scratch.
-  const double bytes = keys * (t.head_dim + t.head_dim_v) * (info(t.dtype).bytes + 4.0);
+  // Copies of keys and values and their sums come from beyond L2, once for all tiles that are in scratch.
+  const double bytes = keys * (t.head_dim + t.head_dim_v) * (4.0 + 4.0);
   return cycles + bytes / kBytesPerCycleL3 / t.query_tiles;
 }
 

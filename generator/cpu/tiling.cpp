@@ -78,8 +78,6 @@ void Tiling::lay_out_backward(const Problem& problem) {
   at.scores = take(tile_kv * tile_q * kFloat);
   at.d_scores = take(tile_kv * tile_q * kFloat);
   if (problem.softcap) at.derivative = take(tile_kv * tile_q * kFloat);
-  at.k = take(tile_kv * width * kFloat);
-  at.v = take(tile_kv * width_v * kFloat);
   for (int* const row : {&at.row_max, &at.tile_max}) *row = take(tile_q * kFloat);
   at.row_sums = take(tile_q * lanes * kFloat);
   at.words = take(tile_q * kWord);

@@ -34,12 +34,13 @@ double backward_bytes(const Problem& problem, const Shape& shape, const Tiling& 
   const double queries = static_cast<double>(rows), keys = static_cast<double>(shape.seq_kv);
   const double element = info(problem.dtype).bytes;
   const double elements = element * (t.head_dim + t.head_dim_v);
-  const double sums = 4.0 * (t.width + t.width_v);  // of one key, for its two gradients
+  const double sums = 4.0 * (t.width + t.width_v);  // of one key, for its two gradients; its copies
   // q, o, d_o and the LSE in, dq out.
   double bytes = queries * (element * (2 * t.head_dim + 2 * t.head_dim_v) + 4);
-  // Each key that several tiles of queries meet in turn: itself and its value, and its sums in and out.
+  bytes += keys * (elements + sums);
+  // Each key that several tiles of queries meet in turn: its copies, and its sums in and out.
   const double met = keys_met(problem, shape, rows, t.tile_q * t.query_tiles, 1);
-  bytes += met * (elements + 2 * sums);
+  bytes += met * (sums + 2 * sums);
   // Sums are cleared, then added up into dk and dv.
   return bytes + keys * (2 * parts_of(problem, shape, t) * sums + elements);
 }

@@ -1,5 +1,7 @@
 #include "runtime/cpu/cpu_backend.hpp"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -18,6 +20,8 @@ namespace flashwright::cpu {
 namespace {
 
 constexpr std::size_t kPage = 4096;
+// Memory of some size asks for pages that need few entries of the processor's address tables.
+constexpr std::size_t kLargePage = std::size_t{2} << 20, kLarge = kLargePage / 4;
 
 struct Free {
   void operator()(void* memory) const { std::free(memory); }
@@ -25,11 +29,15 @@ struct Free {
 using Memory = std::unique_ptr<void, Free>;
 
 Memory allocate_pages(std::size_t bytes) {
-  const std::size_t rounded = std::max(kPage, (bytes + kPage - 1) / kPage * kPage);
-  Memory memory(std::aligned_alloc(kPage, rounded));
+  const std::size_t page = bytes >= kLarge ? kLargePage : kPage;
+  const std::size_t rounded = std::max(page, (bytes + page - 1) / page * page);
+  Memory memory(std::aligned_alloc(page, rounded));
   if (!memory)
     throw Error(Status::device_error,
                 "memory: " + std::to_string(bytes) + " bytes are not available");
+#ifdef MADV_HUGEPAGE
+  if (page == kLargePage) madvise(memory.get(), rounded, MADV_HUGEPAGE);  // or else small ones do
+#endif
   return memory;
 }
 

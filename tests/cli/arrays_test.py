@@ -57,7 +57,9 @@ class Gradients(CliTest):
         self.ok(*self.FILES, "-o", "o.npy", "--lse", "lse.npy")
         report = self.ok(*self.BACKWARD, "--o", "o.npy", "--lse", "lse.npy", "--dq", "given.npy", "--json").json()
         self.assertNotIn("forward", report)
-        self.assertEqual(report["workspace_bytes"], 0, "sums for keys and values are not wanted")
+        gradients = [word for name in ["dq", "dk", "dv"] for word in [f"--{name}", f"{name}.npy"]]
+        whole = self.ok(*self.BACKWARD, *gradients, "--json").json()
+        self.assertEqual(2 * report["workspace_bytes"], whole["workspace_bytes"], "copied keys and values, no sums")
         self.assertEqual(read_npy(self.path("given.npy")), read_npy(self.path("computed.npy")))
         self.assertIn("forward", self.ok(*self.BACKWARD, "--json").json())
 

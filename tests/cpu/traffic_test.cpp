@@ -43,20 +43,26 @@ TEST_CASE("forward: a tile packs the rows of several heads and reads no key that
         6 * (4 * causal + lse));
 }
 
-TEST_CASE("backward: keys and their sums come once for several tiles of queries") {
+TEST_CASE("backward: copied keys and their sums come once for several tiles of queries") {
   const Shape shape{1, 1, 1, 64, 40};
   const Problem problem = problem_of(Direction::backward, DType::fp32, Mask::Kind::none);
   const double rows = 4 * (64 * (8 + 16 + 16 + 8) + 64);  // q, o, d_o, dq; lse
-  const double key = 4 * (8 + 16);  // a key and its value; as much for their sums
+  const double key = 4 * (8 + 16);  // a key and its value; as much for their copies and their sums
+  const double copied = 40 * 2 * key;
   // 8 tiles of 8 rows in 4 pairs; 2 tasks: cleared, added up, dk and dv stored.
   CHECK(count(problem, shape, "q8.kv32.mk4.md4.u4.tk2.qt2") ==
-        rows + 4 * 40 * (key + 2 * key) + 40 * (2 * 2 * key + key));
+        rows + copied + 4 * 40 * (key + 2 * key) + 40 * (2 * 2 * key + key));
   // One at a time, and no tasks beside each other.
   CHECK(count(problem, shape, "q8.kv32.mk4.md4.u4.tk1.qt1") ==
-        rows + 8 * 40 * (key + 2 * key) + 40 * (2 * key + key));
+        rows + copied + 8 * 40 * (key + 2 * key) + 40 * (2 * key + key));
   // Fewer than 4 tiles for each task: one task.
   CHECK(count(problem, {1, 1, 1, 32, 40}, "q8.kv32.mk4.md4.u4.tk2.qt1") ==
-        rows / 2 + 4 * 40 * (key + 2 * key) + 40 * (2 * key + key));
+        rows / 2 + copied + 4 * 40 * (key + 2 * key) + 40 * (2 * key + key));
+  // Of 16 bits, the copies still are fp32.
+  const Problem narrow = problem_of(Direction::backward, DType::bf16, Mask::Kind::none);
+  const double narrow_rows = 2 * 64 * (8 + 16 + 16 + 8) + 4 * 64;
+  CHECK(count(narrow, shape, "q8.kv32.mk4.md4.u4.tk1.qt1") ==
+        narrow_rows + 40 * 1.5 * key + 8 * 40 * (key + 2 * key) + 40 * (2 * key + key / 2));
 }
 
 TEST_CASE("windows and block lists are not counted") {
