@@ -7,6 +7,7 @@ and heads come from the tensors, and no kernel depends on them.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Optional, Sequence
 
 import torch
@@ -81,8 +82,15 @@ def _blocks(lists: Tensor, sizes: Sequence[int], q: Tensor) -> _native.BlockList
     return native_lists(lists, sizes)
 
 
+@functools.cache
+def _share_threads() -> None:
+    """CPU kernels run on PyTorch's own threads: these spin after each operator, and leave no core to others."""
+    _native.use_openmp()
+
+
 def _launch(wanted: _native.Request, arguments: _native.Arguments, q: Tensor) -> None:
     if not q.is_cuda:
+        _share_threads()
         wanted.launch(arguments)
         return
 

@@ -5,6 +5,7 @@
 #include "blocks.hpp"
 #include "errors.hpp"
 #include "kernel.hpp"
+#include "openmp.hpp"
 #include "questions.hpp"
 #include "xla_handler.hpp"
 
@@ -17,6 +18,7 @@ NB_MODULE(_native, module) {
   fwpy::bind_blocks(module);
   fwpy::bind_arguments(module);
   fwpy::bind_kernel(module);
+  fwpy::bind_openmp(module);
   fwpy::bind_questions(module);
   fwpy::bind_xla_handler(module);
 }

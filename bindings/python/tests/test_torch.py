@@ -1,6 +1,8 @@
 """flashwright.torch: operators, derivatives, tracing, autocast, vmap. `--device cuda` runs all of it on a GPU."""
 
 import contextlib
+import os
+import signal
 import subprocess
 import sys
 
@@ -62,6 +64,27 @@ def check(q, k, v, mask="none", given=None, rng=None, **options):
 @pytest.mark.parametrize("mask", ["none", "causal", "window:9,0"])
 def test_values_and_gradients(make, mask, dtype):
     check(*make(dtype=dtype), mask)
+
+
+def test_threads_of_pytorch(make, device):
+    """CPU kernels run on them: as many as it uses, and in a child of a process that has used them."""
+    if device != "cpu":
+        pytest.skip("threads of the CPU")
+    tensors = make(seq_q=300, seq_kv=300, grad=False)
+    want = ft.attention(*tensors)
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            close(ft.attention(*tensors), want)
+    finally:
+        torch.set_num_threads(before)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        o = ft.attention(*tensors)  # compared without PyTorch, whose own threads hang here
+        os._exit(0 if o.numpy().tobytes() == want.numpy().tobytes() else 1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_import_leaves_the_compiler_of_pytorch_alone():
