@@ -1,6 +1,7 @@
 """flashwright.torch over the grid of sizes that attention libraries are tested with, against float64.
 
     python3 torch_grid.py                    the whole grid on the GPU: 1800 cases, forward and backward
+    python3 torch_grid.py --part 3/8         every eighth of them: some processes at once take less time than one
     python3 torch_grid.py --device cpu --count 20
 
 Head dims 32 to 256; lengths 1 to 2048, odd ones among them; causal, windows and none; as many, fewer and one head of
@@ -118,16 +119,21 @@ def main():
     parser.add_argument("--device", default="cuda", choices=("cpu", "cuda"))
     parser.add_argument("--count", type=int, help="so many cases, taken at random")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--part", default="1/1", help="I/N: the cases I, I + N, ...")
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     chosen = list(cases())
     if options.count:
         chosen = random.Random(options.seed).sample(chosen, options.count)
+    part, parts = map(int, options.part.split("/"))
+    chosen = chosen[part - 1::parts]
     started = time.time()
     prepare(chosen, options.device)
     failed = 0
-    for case in chosen:
+    for done, case in enumerate(chosen):
+        if done % 100 == 0:
+            print(f"{done} cases, {time.time() - started:.0f} s", flush=True)
         wrong = run(case, options.device)
         if wrong:
             failed += 1
