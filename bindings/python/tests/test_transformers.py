@@ -259,6 +259,12 @@ def test_a_mask_of_two_dimensions(device):
 def test_compile(build, device, launches, name, padding):
     torch._dynamo.reset()
     given = inputs(device, PADDING[padding])
+    try:
+        torch.compile(build(name, "sdpa"), fullgraph=True, backend="aot_eager")(**given)
+    except torch._dynamo.exc.Unsupported as error:
+        pytest.skip(f"this PyTorch does not trace this transformers: {str(error).splitlines()[0][:80]}")
+    torch._dynamo.reset()
+    launches.clear()
     model = build(name, "flashwright")
     want = step(model, given)
     model.zero_grad()
