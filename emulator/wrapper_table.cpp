@@ -74,26 +74,24 @@ constexpr Wrapper kWrappers[] = {
      "inline float bits_float(u32 bits) { return fw_float(bits); }"},
     {"pack_pair",
      "asm(\"cvt.rn.bf16x2.f32 %0, %1, %2;\" : \"=r\"(pair) : \"f\"(second), \"f\"(first));",
-     "inline u32 pack_pair(float first, float second, " LINE ") { return fw_bfloat(" SEEN(
-         first) ") | static_cast<u32>(fw_bfloat(" SEEN(second) ")) << 16; }"},
+     "inline u32 pack_pair(float first, float second, " LINE
+     ") { return fw_pair(fw_bfloat(" SEEN(first) "), fw_bfloat(" SEEN(second) ")); }"},
     {"pack_pair",
      "asm(\"cvt.rn.f16x2.f32 %0, %1, %2;\" : \"=r\"(pair) : \"f\"(second), \"f\"(first));",
      "inline u32 pack_pair(float first, float second, " LINE
-     ") { return fw_emulator->float_to_half(" SEEN(
-         first) ") | static_cast<u32>(fw_emulator->float_to_half(" SEEN(second) ")) << 16; }"},
+     ") { return fw_pair(fw_emulator->float_to_half(" SEEN(
+         first) "), fw_emulator->float_to_half(" SEEN(second) ")); }"},
     {"pack_pair_positive",
      "asm(\"cvt.rn.relu.bf16x2.f32 %0, %1, %2;\" : \"=r\"(pair) : \"f\"(second), \"f\"(first));",
      "inline u32 pack_pair_positive(float first, float second, " LINE
-     ") { return fw_bfloat(fw_positive(" SEEN(
-         first) ")) | static_cast<u32>(fw_bfloat(fw_positive(" SEEN(second) "))) << 16; }"},
+     ") { first = fw_positive(" SEEN(first) "); second = fw_positive(" SEEN(
+         second) "); return fw_pair(fw_bfloat(first), fw_bfloat(second)); }"},
     {"pack_pair_positive",
      "asm(\"cvt.rn.relu.f16x2.f32 %0, %1, %2;\" : \"=r\"(pair) : \"f\"(second), \"f\"(first));",
      "inline u32 pack_pair_positive(float first, float second, " LINE
-     ") { return fw_emulator->float_to_half(fw_positive(" SEEN(
-         first) ")) | static_cast<u32>(fw_emulator->float_to_half(fw_positive(" SEEN(second) "))) "
-                                                                                             "<< "
-                                                                                             "16; "
-                                                                                             "}"},
+     ") { first = fw_positive(" SEEN(first) "); second = fw_positive(" SEEN(
+         second) "); return fw_pair(fw_emulator->float_to_half(first), "
+                 "fw_emulator->float_to_half(second)); }"},
     {"to_element", "\"cvt.rn.bf16.f32 %0, %1;\"",
      "inline u16 to_element(float value, " LINE ") { return fw_bfloat(" SEEN(value) "); }", true},
     {"to_element", "\"cvt.rn.f16.f32 %0, %1;\"",

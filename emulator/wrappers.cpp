@@ -221,7 +221,7 @@ float tanh_rounded(float x) {
 }
 
 constexpr FwEmulator kInterface = {
-    3,
+    4,
     [] { return here().thread_in_block(); },
     [] { return static_cast<long long>(here().block()); },
     [] { return static_cast<long long>(here().blocks_of_grid()); },

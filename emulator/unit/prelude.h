@@ -77,6 +77,10 @@ static inline unsigned fw_tf32(float value) {
   return (bits + 0x1000u) & ~0x1fffu;
 }
 
+static inline unsigned fw_pair(unsigned short first, unsigned short second) {
+  return first | static_cast<unsigned>(second) << 16;
+}
+
 // Not a number stays one.
 static inline float fw_positive(float value) { return value <= 0.0f ? 0.0f : value; }
 

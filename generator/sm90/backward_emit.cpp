@@ -281,8 +281,7 @@ std::string about(const Problem& problem, const Schedule& s) {
   return fmt::format(
       "Gradients of {} keys at a time, which meet {} queries in a step, then of {} queries, which "
       "meet {} keys in a step; {} stages; a producer and {} consumer warpgroups{}. {:.1f} and "
-      "{:.1f} "
-      "KiB of shared memory.",
+      "{:.1f} KiB of shared memory.",
       keys_per_block(problem, s), s.query_step, s.tile_q, s.tile_kv, s.stages, s.tile_q / kRows,
       s.add_queries == kByAdder ? ", and one that adds gradients of queries" : "",
       keys_layout(problem, s).smem_bytes / 1024.0, queries_layout(problem, s).smem_bytes / 1024.0);

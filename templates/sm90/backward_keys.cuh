@@ -184,7 +184,11 @@ struct KeysConsumer {
       }
     }
     if (step.test != 0) hide_weights(scores, params, work, step, key);
+#if FW_DROPOUT
     round(packed, scores, numbers);
+#else
+    pack<kPartQueries>(packed, scores);
+#endif
 #if FW_SOFTCAP
 #pragma unroll
     for (int i = 0; i < kPartQueries / 2; ++i) scores[i] *= derivatives[i];
@@ -201,30 +205,26 @@ struct KeysConsumer {
       const Bytes16 words = row_words(numbers, keep_list(), pair);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        float(&two)[2] = reinterpret_cast<float(&)[2]>(weights[8 * pair + 2 * j]);
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-          if (!kept(words.word[j / 2 * 2 + i], j % 2)) two[i] = -two[i];
-        packed[pair][j] = pack_pair_positive(two[0], two[1]);
+        float &first = weights[8 * pair + 2 * j], &second = weights[8 * pair + 2 * j + 1];
+        if (!kept(words.word[j / 2 * 2], j % 2)) first = -first;
+        if (!kept(words.word[j / 2 * 2 + 1], j % 2)) second = -second;
+        packed[pair][j] = pack_pair_positive(first, second);
       }
     }
   }
-#else
-  // Rounds weights for the products with gradients of outputs.
-  __device__ __forceinline__ void round(u32 (&packed)[kPartQueries / 16][4],
-                                        const float (&weights)[kPartQueries / 2], u32) const {
-    pack<kPartQueries>(packed, weights);
-  }
 #endif
 
-  // The gradient of a score. That of a weight counts where the weight is kept.
-  __device__ __forceinline__ float score_gradient(float weight, float gradient, float sum) const {
 #if FW_DROPOUT
+  // The gradient of a score. That of the weight counts where it is kept, and its sum everywhere.
+  __device__ __forceinline__ float score_gradient(float weight, float gradient, float sum) const {
     return fused_multiply_add(larger_float(weight, 0.0f), gradient, -(magnitude(weight) * sum));
-#else
-    return weight * (gradient - sum);
-#endif
   }
+#else
+  // The gradient of a score.
+  __device__ __forceinline__ float score_gradient(float weight, float gradient, float sum) const {
+    return weight * (gradient - sum);
+  }
+#endif
 
   // Turns weights and their gradients into gradients of the scores, rounded for the products with
   // queries.

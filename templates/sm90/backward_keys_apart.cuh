@@ -4,7 +4,11 @@
 
 #if FW_SPLIT_KEYS
 // Hands weights to the consumer of keys, each thread to the one that holds the same places. With
-// the derivatives of what has modified the scores as a factor, and before any is dropped.
+#if FW_DROPOUT
+// the derivatives of what has modified the scores as a factor; those that are dropped are negative.
+#else
+// the derivatives of what has modified the scores as a factor.
+#endif
 __device__ __forceinline__ void hand_over(KeysConsumer& consumer,
                                           const float (&weights)[kQueryStep / 2]) {
   const u32 slot = consumer.slot.stage * 8;

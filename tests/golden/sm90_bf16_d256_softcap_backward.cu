@@ -1334,18 +1334,12 @@ struct KeysConsumer {
       }
     }
     if (step.test != 0) hide_weights(scores, params, work, step, key);
-    round(packed, scores, numbers);
+    pack<kPartQueries>(packed, scores);
 #pragma unroll
     for (int i = 0; i < kPartQueries / 2; ++i) scores[i] *= derivatives[i];
   }
 
-  // Rounds weights for the products with gradients of outputs.
-  __device__ __forceinline__ void round(u32 (&packed)[kPartQueries / 16][4],
-                                        const float (&weights)[kPartQueries / 2], u32) const {
-    pack<kPartQueries>(packed, weights);
-  }
-
-  // The gradient of a score. That of a weight counts where the weight is kept.
+  // The gradient of a score.
   __device__ __forceinline__ float score_gradient(float weight, float gradient, float sum) const {
     return weight * (gradient - sum);
   }
@@ -1397,7 +1391,7 @@ struct KeysConsumer {
 };
 
 // Hands weights to the consumer of keys, each thread to the one that holds the same places. With
-// the derivatives of what has modified the scores as a factor, and before any is dropped.
+// the derivatives of what has modified the scores as a factor.
 __device__ __forceinline__ void hand_over(KeysConsumer& consumer,
                                           const float (&weights)[kQueryStep / 2]) {
   const u32 slot = consumer.slot.stage * 8;

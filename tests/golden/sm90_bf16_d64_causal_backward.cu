@@ -1457,16 +1457,10 @@ struct KeysConsumer {
       }
     }
     if (step.test != 0) hide_weights(scores, params, work, step, key);
-    round(packed, scores, numbers);
+    pack<kPartQueries>(packed, scores);
   }
 
-  // Rounds weights for the products with gradients of outputs.
-  __device__ __forceinline__ void round(u32 (&packed)[kPartQueries / 16][4],
-                                        const float (&weights)[kPartQueries / 2], u32) const {
-    pack<kPartQueries>(packed, weights);
-  }
-
-  // The gradient of a score. That of a weight counts where the weight is kept.
+  // The gradient of a score.
   __device__ __forceinline__ float score_gradient(float weight, float gradient, float sum) const {
     return weight * (gradient - sum);
   }

@@ -1508,16 +1508,15 @@ struct KeysConsumer {
       const Bytes16 words = row_words(numbers, keep_list(), pair);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        float(&two)[2] = reinterpret_cast<float(&)[2]>(weights[8 * pair + 2 * j]);
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-          if (!kept(words.word[j / 2 * 2 + i], j % 2)) two[i] = -two[i];
-        packed[pair][j] = pack_pair_positive(two[0], two[1]);
+        float &first = weights[8 * pair + 2 * j], &second = weights[8 * pair + 2 * j + 1];
+        if (!kept(words.word[j / 2 * 2], j % 2)) first = -first;
+        if (!kept(words.word[j / 2 * 2 + 1], j % 2)) second = -second;
+        packed[pair][j] = pack_pair_positive(first, second);
       }
     }
   }
 
-  // The gradient of a score. That of a weight counts where the weight is kept.
+  // The gradient of a score. That of the weight counts where it is kept, and its sum everywhere.
   __device__ __forceinline__ float score_gradient(float weight, float gradient, float sum) const {
     return fused_multiply_add(larger_float(weight, 0.0f), gradient, -(magnitude(weight) * sum));
   }

@@ -88,8 +88,8 @@ class NumPy(Adapter):
         return 0
 
 
-
-def _aligned(address: int, owner: Any) -> tuple[int, Any]:
+def aligned(address: int, owner: Any) -> tuple[int, Any]:
+    """A workspace in memory that has 255 bytes more than it needs."""
     return (address + 255) // 256 * 256, owner
 
 
@@ -102,6 +102,10 @@ class Torch(Adapter):
         if tensor.requires_grad and self.torch.is_grad_enabled():
             raise bad_value(name, "a tensor that requires a gradient",
                             "one that does not, or a call under torch.no_grad(): this function is not differentiated")
+        return self.describe(name, tensor)
+
+    def describe(self, name: str, tensor: Any) -> View:
+        """Its view, whether it requires a gradient or not."""
         try:
             dtype = self.types[tensor.dtype]
         except KeyError:
@@ -132,7 +136,7 @@ class Torch(Adapter):
             # before the kernel is done.
             with torch.cuda.stream(torch.cuda.ExternalStream(stream, like.device)):
                 memory = torch.empty(size + 255, dtype=torch.uint8, device=like.device)
-            return _aligned(memory.data_ptr(), memory)
+            return aligned(memory.data_ptr(), memory)
         return allocate
 
     def address(self, tensor: Any) -> int:
@@ -171,7 +175,7 @@ class CuPy(Adapter):
         def allocate(size: int) -> tuple[int, Any]:
             with like.device, cupy.cuda.ExternalStream(stream, like.device.id):
                 memory = cupy.cuda.alloc(size + 255)
-            return _aligned(memory.ptr, memory)
+            return aligned(memory.ptr, memory)
         return allocate
 
     def address(self, tensor: Any) -> int:

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from . import _native
-from ._arrays import CPU, CUDA
+from ._arrays import Torch, aligned
 from ._attention import request
-from ._errors import CapturingError, NotCachedError, bad_type, bad_value
+from ._errors import CapturingError, NotCachedError, bad_value
 from ._torch_blocks import native_lists
 
 # q, k, v, out: (batch, seq, heads, dim). lse: (batch, heads_q, seq_q). rng: {seed, offset} as two int64, read when the
@@ -34,24 +34,10 @@ _library = torch.library.Library("flashwright", "DEF")
 for _name, _schema in _SCHEMAS.items():
     _library.define(_name + _schema, tags=(torch.Tag.pt2_compliant_tag,))
 
-_TYPES = {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
-_COMPILE, _LOADED = 2, 0  # the effort of a call, and of one that is captured into a CUDA graph
+_COMPILE, _LOADED = 2, 0  # efforts; while a CUDA graph is captured nothing is loaded
 
 
 # ---- Kernels -------------------------------------------------------------------------------------------------------
-
-
-def _view(name: str, tensor: Optional[Tensor]) -> Any:
-    if tensor is None:
-        return None
-    dtype = _TYPES.get(tensor.dtype)
-    if dtype is None:
-        raise bad_type(name, tensor.dtype, "torch.float16, torch.bfloat16 or torch.float32")
-    if tensor.is_cuda:
-        return tensor.data_ptr(), tensor.shape, tensor.stride(), dtype, CUDA, tensor.get_device()
-    if not tensor.is_cpu:
-        raise bad_value(name, f"memory of {tensor.device}", "memory of the CPU or of a CUDA device")
-    return tensor.data_ptr(), tensor.shape, tensor.stride(), dtype, CPU, 0
 
 
 # Of the tensors among the arguments of _native.Arguments.
@@ -59,8 +45,11 @@ _NAMES = ("q", "k", "v", "out", "lse", "alibi_slopes", "", "", "", "", "", "d_ou
 
 
 def _from_views(*arguments: Any) -> _native.Arguments:
-    return _native.Arguments(*(_view(name, x) if name else x for name, x in zip(_NAMES, arguments)),
-                             *arguments[len(_NAMES):])
+    described = (x if x is None or not name else _describe(name, x) for name, x in zip(_NAMES, arguments))
+    return _native.Arguments(*described, *arguments[len(_NAMES):])
+
+
+_describe = Torch().describe
 
 
 # The extension module reads tensors itself, without Python, where this version of PyTorch lets it.
@@ -98,7 +87,7 @@ def _launch(wanted: _native.Request, arguments: _native.Arguments, q: Tensor) ->
         # From the caching allocator on the launch's own stream: nobody gets the memory before the kernel is done, and
         # a captured graph keeps it.
         memory = torch.empty(size + 255, dtype=torch.uint8, device=q.device)
-        return (memory.data_ptr() + 255) // 256 * 256, memory
+        return aligned(memory.data_ptr(), memory)
     stream = None if _HAS_EXCHANGE else torch.cuda.current_stream(q.device).cuda_stream
     try:
         wanted.launch(arguments, _LOADED, stream, workspace)

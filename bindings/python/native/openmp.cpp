@@ -18,7 +18,8 @@ using Number = int (*)();
 
 struct OpenMp {
   Parallel parallel = nullptr;
-  Number max_threads = nullptr, thread = nullptr, cores = nullptr;
+  Number max_threads = nullptr, thread = nullptr;
+  int most = 1;  // threads that the library was told of
 };
 
 // GNU's runtime waits for ever where a process starts threads, forks, and the child has work for them.
@@ -42,7 +43,7 @@ void parallel(void* self, std::int64_t tasks, void (*fn)(void*, std::int64_t, st
               void* context) {
   const OpenMp& openmp = *static_cast<const OpenMp*>(self);
   const std::int64_t threads =
-      forked ? 1 : std::min<std::int64_t>({tasks, openmp.max_threads(), openmp.cores()});
+      forked ? 1 : std::min<std::int64_t>({tasks, openmp.max_threads(), openmp.most});
   if (threads <= 1) {
     for (std::int64_t i = 0; i < tasks; ++i) fn(context, i, 0);
     return;
@@ -63,12 +64,14 @@ bool use_openmp() {
   find(openmp.parallel, "GOMP_parallel");
   find(openmp.max_threads, "omp_get_max_threads");
   find(openmp.thread, "omp_get_thread_num");
-  find(openmp.cores, "omp_get_num_procs");
+  Number cores = nullptr;
+  find(cores, "omp_get_num_procs");
   if (openmp.parallel == nullptr || openmp.max_threads == nullptr || openmp.thread == nullptr ||
-      openmp.cores == nullptr)
+      cores == nullptr)
     return false;
+  openmp.most = std::max(1, cores());
   pthread_atfork(nullptr, nullptr, [] { forked = true; });
-  const flashwright_executor executor{std::max(1, openmp.cores()), &parallel, &openmp};
+  const flashwright_executor executor{openmp.most, &parallel, &openmp};
   flashwright::check(flashwright_set_executor(nullptr, &executor));
   return true;
 }
