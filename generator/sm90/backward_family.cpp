@@ -143,7 +143,7 @@ double model_time_us(const Problem& problem, const DeviceInfo& device, const Sha
 }
 
 // What sweeps on an H200 found fastest, or close to it. The first row that fits and is legal counts.
-enum class For : std::uint8_t { all, without_dropout, block_lists };
+enum class For : std::uint8_t { all, without_dropout, with_dropout, block_lists };
 struct Seed {
   int max_head_dim, max_head_dim_v;
   std::int64_t max_seq_q;
@@ -166,6 +166,7 @@ constexpr std::array kSeeds = {
     Seed{128, 128, kAnyLength, For::all, "q128.kv64.w12.st2.b1.qs64"},
     Seed{192, 192, kAnyLength, For::all, "q128.kv64.w12.st3.b1.qs64"},
     Seed{192, 192, kAnyLength, For::all, "q128.kv64.w12.st2.b1.qs64"},
+    Seed{256, 256, kAnyLength, For::with_dropout, "q128.kv32.w12.st2.b1.qs64"},
     Seed{256, 256, kAnyLength, For::all, "q128.kv64.w12.st3.b1.qs48"},
     Seed{256, 256, kAnyLength, For::all, "q128.kv32.w12.st3.b1.qs48"},
     Seed{256, 256, kAnyLength, For::all, "q128.kv48.w12.st2.b1.qs48"},
@@ -178,6 +179,8 @@ bool meant_for(const Seed& seed, const Problem& problem) {
       return true;
     case For::without_dropout:
       return !problem.dropout;
+    case For::with_dropout:
+      return problem.dropout;
     case For::block_lists:
       return problem.mask == Mask::Kind::blocks;
   }
