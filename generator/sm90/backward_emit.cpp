@@ -179,13 +179,12 @@ ParamLayout params_for(const Problem& problem) {
   return params;
 }
 
-LaunchPlan plan_for(const Problem& problem, const Schedule& schedule) {
-  LaunchPlan plan;
-  plan.params = params_for(problem);
+std::vector<BoxRule> boxes(const Problem& problem, const Schedule& schedule) {
   const Slabs keys = slabs(problem.head_dim), values = slabs(problem.head_dim_v);
+  std::vector<BoxRule> out;
   const auto box = [&](Param map, int head_dim, int rows, const Slabs& slab) {
-    plan.boxes.push_back({map, problem.dtype, head_dim, rows,
-                          slab.swizzle / info(problem.dtype).bytes, slab.swizzle});
+    out.push_back({map, problem.dtype, head_dim, rows, slab.swizzle / info(problem.dtype).bytes,
+                   slab.swizzle});
   };
   const int query_rows = std::gcd(kRows, schedule.query_step),
             key_rows = std::gcd(kRows, schedule.tile_kv);
@@ -196,6 +195,13 @@ LaunchPlan plan_for(const Problem& problem, const Schedule& schedule) {
   box(Param::dq_map, problem.head_dim, kRows, keys);
   box(Param::dk_map, problem.head_dim, kRows, keys);
   box(Param::dv_map, problem.head_dim_v, kRows, values);
+  return out;
+}
+
+LaunchPlan plan_for(const Problem& problem, const Schedule& schedule) {
+  LaunchPlan plan;
+  plan.params = params_for(problem);
+  plan.boxes = boxes(problem, schedule);
   const bool blocks = problem.mask == Mask::Kind::blocks;
   const auto tiles = [&](int rows, const char* length, const char* block, const char* count) {
     return blocks ? fmt::format("{} * ceil_div({}, {})", count, block, rows)
@@ -215,8 +221,16 @@ LaunchPlan plan_for(const Problem& problem, const Schedule& schedule) {
                                       "ceil_div(seq_kv, max(block_kv, 1))") +
                                 " * heads_kv * batch";
   const int keys_threads = threads + (schedule.add_queries == kByAdder ? 128 : 0);
-  step("fw_backward_keys", keys_threads, keys_layout(problem, schedule).smem_bytes,
-       "max(want_dk, want_dv) * " + key_tiles);
+  const int keys_bytes = keys_layout(problem, schedule).smem_bytes;
+  if (apart(problem)) {
+    step("fw_backward_keys", keys_threads, keys_bytes, "max(want_dk, want_dv) * " + key_tiles);
+  } else {
+    step("fw_backward_keys", keys_threads, keys_bytes,
+         (adds ? "max(want_dk, want_dv * want_dq) * " : "want_dk * ") + key_tiles);
+    step("fw_backward_values", keys_threads, keys_bytes,
+         (adds ? "want_dv * (1 - max(want_dk, want_dq)) * " : "want_dv * (1 - want_dk) * ") +
+             key_tiles);
+  }
   const std::string query_tiles =
       tiles(schedule.tile_q, "seq_q", "block_q", "query_blocks") + " * heads_q * batch";
   step("fw_backward_queries", threads, queries_layout(problem, schedule).smem_bytes,

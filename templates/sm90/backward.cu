@@ -73,6 +73,31 @@ extern "C" __global__ void __launch_bounds__(kKeysThreads, kBlocksPerSm)
   }
 }
 
+#if !FW_SPLIT_KEYS
+// The same for the values alone, where nobody wants what fw_backward_keys would compute with them.
+extern "C" __global__ void __launch_bounds__(kKeysThreads, kBlocksPerSm)
+    fw_backward_values(const __grid_constant__ Params params) {
+  const u32 memory = swizzled_memory();
+  if (thread_index() == 0) find_barriers(memory + kKeysBarriersOffset).make(4);
+  synchronize_block();
+  start_next_kernel();
+  const int group = static_cast<int>(shuffle(warp_index() / 4, 0));
+  if (group == kConsumers) {
+    give_registers<kProducerRegisters>();
+    wait_for_previous_kernel();
+    produce_queries(params, memory);
+#if FW_ADDER
+  } else if (group > kConsumers) {
+    give_registers<kAdderRegisters>();  // and has nothing to add
+#endif
+  } else {
+    take_registers<kConsumerRegisters>();
+    wait_for_previous_kernel();
+    consume_queries_for_values(params, memory, group);
+  }
+}
+#endif
+
 // One block computes the gradients of kTileQ queries of one head.
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     fw_backward_queries(const __grid_constant__ Params params) {

@@ -386,6 +386,31 @@ struct KeysConsumer {
 #endif
 
 #if !FW_SPLIT_KEYS
+  // Adds what a step contributes to gradients of values, and nothing else.
+  __device__ __forceinline__ void add_values(float (&dv)[kHeadDimV / 2], const Params& params,
+                                             const Step& step) const {
+    wait_barrier(barriers.second_full + at.stage * 8, at.parity);
+#pragma unroll 1
+    for (int first = 0; first < kQueryStep; first += kPartQueries) {
+      float scores[kPartQueries / 2];
+      u32 packed[kPartQueries / 16][4];
+      Step part = step;
+      part.first += first;
+      fence_products();
+      start_product<kPartQueries, kPaddedDim, kSwizzle, kQueryStep>(
+          scores, keys, queries + at.stage * kStepQueriesStride + first * kSwizzle);
+      wait_products<0>();
+      hold(scores);
+      soften(scores, packed, params, part, numbers() + first * 4);
+      fence_products();
+      start_gradient<kPartQueries, kSwizzleV, kQueryStep>(
+          dv, packed, outputs + at.stage * kStepOutputsStride + first * kSwizzleV);
+      wait_products<0>();
+      hold(dv);
+    }
+    release(barriers.second_empty + at.stage * 8);
+  }
+
   // Until gradients of keys are complete up to this step.
   __device__ __forceinline__ void finish_step(float (&dk)[kHeadDim / 2]) const {
     wait_products<0>();
@@ -442,7 +467,36 @@ struct KeysConsumer {
 };
 
 #if !FW_SPLIT_KEYS
-// A consumer warpgroup.
+// A consumer warpgroup of fw_backward_values.
+__device__ __forceinline__ void consume_queries_for_values(const Params& params, u32 memory,
+                                                           int group) {
+  KeysConsumer consumer;
+  consumer.start(params, memory, group);
+  float dv[kHeadDimV / 2] = {};
+  wait_barrier(consumer.barriers.own_full, 0);
+#pragma unroll 1
+  while (true) {
+    RingPlace<kStages>& at = consumer.at;
+    wait_barrier(consumer.barriers.first_full + at.stage * 8, at.parity);
+    const Step step = told_step(consumer.steps + at.stage * 32);
+    if (step.head == kNoHead) break;
+#if FW_MASK
+    if (consumer.is_seen(step)) {
+      consumer.add_values(dv, params, step);
+    } else {
+      consumer.pass_step(params);
+    }
+#else
+    consumer.add_values(dv, params, step);
+#endif
+    release_first(consumer.barriers, at.stage);
+    at.advance();
+  }
+  consumer.write_values(dv, params);
+  wait_for_output();
+}
+
+// A consumer warpgroup of fw_backward_keys.
 __device__ __forceinline__ void consume_queries(const Params& params, u32 memory, int group) {
   KeysConsumer consumer;
   consumer.start(params, memory, group);

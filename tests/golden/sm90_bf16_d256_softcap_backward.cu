@@ -1455,15 +1455,21 @@ __device__ __forceinline__ void finish_scores(KeysConsumer& consumer,
   if (params.dk != nullptr) hand_over(consumer, scores);
 }
 
-// Starts what the weights of a step add to gradients of values.
+// Starts what the weights of a step add to gradients of values, unless nobody wants these: then the
+// group of products is empty.
 __device__ __forceinline__ void start_values(const KeysConsumer& consumer,
                                              float (&dv)[kHeadDimV / 2],
                                              const u32 (&packed)[kQueryStep / 16][4],
-                                             const RingPlace<kStages>& at) {
+                                             const RingPlace<kStages>& at, const Params& params) {
   wait_barrier(consumer.barriers.second_full + at.stage * 8, at.parity);
-  fence_products();
-  start_gradient<kQueryStep, kSwizzleV>(dv, packed,
-                                        consumer.outputs + at.stage * kStepOutputsStride);
+  if (params.dv != nullptr) {
+    fence_products();
+    start_gradient<kQueryStep, kSwizzleV>(dv, packed,
+                                          consumer.outputs + at.stage * kStepOutputsStride);
+  } else {
+    fence_products();
+    commit_products();
+  }
 }
 
 // The consumer warpgroup that computes gradients of values. While those of one step are summed up,
@@ -1490,11 +1496,11 @@ __device__ __forceinline__ void consume_queries_for_values(const Params& params,
     is_left = step.head != kNoHead;
     if (is_left) {
       start_scores(consumer, scores);
-      start_values(consumer, dv, packed, at);
+      start_values(consumer, dv, packed, at, params);
       wait_products<1>();
       finish_scores(consumer, scores, next_packed, params, step);
     } else {
-      start_values(consumer, dv, packed, at);
+      start_values(consumer, dv, packed, at, params);
     }
     wait_products<0>();
     hold(dv);

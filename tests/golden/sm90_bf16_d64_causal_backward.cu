@@ -5,9 +5,12 @@
 // Launch fw_backward_rows: ceil_div(128 * ceil_div(seq_q, 128) * heads_q * batch, 32) blocks of
 //     256 threads, 0 bytes of dynamic shared memory. It may start while the kernel before it still
 //     runs.
-// Launch fw_backward_keys: max(want_dk, want_dv) * ceil_div(seq_kv, 128) * heads_kv * batch blocks
-//     of 512 threads, 199920 bytes of dynamic shared memory. It may start while the kernel before
-//     it still runs.
+// Launch fw_backward_keys: max(want_dk, want_dv * want_dq) * ceil_div(seq_kv, 128) * heads_kv *
+//     batch blocks of 512 threads, 199920 bytes of dynamic shared memory. It may start while the
+//     kernel before it still runs.
+// Launch fw_backward_values: want_dv * (1 - max(want_dk, want_dq)) * ceil_div(seq_kv, 128) *
+//     heads_kv * batch blocks of 512 threads, 199920 bytes of dynamic shared memory. It may start
+//     while the kernel before it still runs.
 // Launch fw_backward_queries: want_dq * (1 - max(want_dk, want_dv)) * ceil_div(seq_q, 128) *
 //     heads_q * batch blocks of 384 threads, 82160 bytes of dynamic shared memory. It may start
 //     while the kernel before it still runs.
@@ -1578,6 +1581,31 @@ struct KeysConsumer {
     release(barriers.second_empty + at.stage * 8);
   }
 
+  // Adds what a step contributes to gradients of values, and nothing else.
+  __device__ __forceinline__ void add_values(float (&dv)[kHeadDimV / 2], const Params& params,
+                                             const Step& step) const {
+    wait_barrier(barriers.second_full + at.stage * 8, at.parity);
+#pragma unroll 1
+    for (int first = 0; first < kQueryStep; first += kPartQueries) {
+      float scores[kPartQueries / 2];
+      u32 packed[kPartQueries / 16][4];
+      Step part = step;
+      part.first += first;
+      fence_products();
+      start_product<kPartQueries, kPaddedDim, kSwizzle, kQueryStep>(
+          scores, keys, queries + at.stage * kStepQueriesStride + first * kSwizzle);
+      wait_products<0>();
+      hold(scores);
+      soften(scores, packed, params, part, numbers() + first * 4);
+      fence_products();
+      start_gradient<kPartQueries, kSwizzleV, kQueryStep>(
+          dv, packed, outputs + at.stage * kStepOutputsStride + first * kSwizzleV);
+      wait_products<0>();
+      hold(dv);
+    }
+    release(barriers.second_empty + at.stage * 8);
+  }
+
   // Until gradients of keys are complete up to this step.
   __device__ __forceinline__ void finish_step(float (&dk)[kHeadDim / 2]) const {
     wait_products<0>();
@@ -1611,7 +1639,32 @@ struct KeysConsumer {
   }
 };
 
-// A consumer warpgroup.
+// A consumer warpgroup of fw_backward_values.
+__device__ __forceinline__ void consume_queries_for_values(const Params& params, u32 memory,
+                                                           int group) {
+  KeysConsumer consumer;
+  consumer.start(params, memory, group);
+  float dv[kHeadDimV / 2] = {};
+  wait_barrier(consumer.barriers.own_full, 0);
+#pragma unroll 1
+  while (true) {
+    RingPlace<kStages>& at = consumer.at;
+    wait_barrier(consumer.barriers.first_full + at.stage * 8, at.parity);
+    const Step step = told_step(consumer.steps + at.stage * 32);
+    if (step.head == kNoHead) break;
+    if (consumer.is_seen(step)) {
+      consumer.add_values(dv, params, step);
+    } else {
+      consumer.pass_step(params);
+    }
+    release_first(consumer.barriers, at.stage);
+    at.advance();
+  }
+  consumer.write_values(dv, params);
+  wait_for_output();
+}
+
+// A consumer warpgroup of fw_backward_keys.
 __device__ __forceinline__ void consume_queries(const Params& params, u32 memory, int group) {
   KeysConsumer consumer;
   consumer.start(params, memory, group);
@@ -1900,6 +1953,27 @@ extern "C" __global__ void __launch_bounds__(kKeysThreads, kBlocksPerSm)
     take_registers<kConsumerRegisters>();
     wait_for_previous_kernel();
     consume_queries(params, memory, group);
+  }
+}
+
+// The same for the values alone, where nobody wants what fw_backward_keys would compute with them.
+extern "C" __global__ void __launch_bounds__(kKeysThreads, kBlocksPerSm)
+    fw_backward_values(const __grid_constant__ Params params) {
+  const u32 memory = swizzled_memory();
+  if (thread_index() == 0) find_barriers(memory + kKeysBarriersOffset).make(4);
+  synchronize_block();
+  start_next_kernel();
+  const int group = static_cast<int>(shuffle(warp_index() / 4, 0));
+  if (group == kConsumers) {
+    give_registers<kProducerRegisters>();
+    wait_for_previous_kernel();
+    produce_queries(params, memory);
+  } else if (group > kConsumers) {
+    give_registers<kAdderRegisters>();  // and has nothing to add
+  } else {
+    take_registers<kConsumerRegisters>();
+    wait_for_previous_kernel();
+    consume_queries_for_values(params, memory, group);
   }
 }
 
