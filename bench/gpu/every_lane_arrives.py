@@ -23,7 +23,7 @@ LOAD = "load_step_queries(params, work, tiles, memory, at.stage, first_full);"
 # File: what stands there, what takes its place, how often.
 EDITS = {
     "backward.cu": [("find_barriers(memory + kKeysBarriersOffset).make(4)",
-                     "find_barriers(memory + kKeysBarriersOffset).make(128)", 1)],
+                     "find_barriers(memory + kKeysBarriersOffset).make(128)", 2)],
     "backward_pipeline.cuh": [(ONE_LANE + "barriers.first_empty", "arrive(barriers.first_empty", 1),
                               (" * 8, 4 * kConsumers)", " * 8, 128 * kConsumers)", 2), (" * 8, 4)", " * 8, 128)", 2)],
     "backward_keys.cuh": [(ONE_LANE + "barriers.shared_full", "arrive(barriers.shared_full", 1)],
