@@ -22,7 +22,7 @@ int row_threads(const Problem& problem) {
 }
 
 std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
-  const Slabs keys = slabs(problem.head_dim), values = slabs(problem.head_dim_v);
+  const Slabs keys = backward_slabs(problem.head_dim), values = backward_slabs(problem.head_dim_v);
   const int consumers = schedule.tile_q / kRows;
   const BackwardRegisters share = backward_registers(problem, schedule);
   const KernelLayout queries = queries_layout(problem, schedule);
@@ -180,7 +180,7 @@ ParamLayout params_for(const Problem& problem) {
 }
 
 std::vector<BoxRule> boxes(const Problem& problem, const Schedule& schedule) {
-  const Slabs keys = slabs(problem.head_dim), values = slabs(problem.head_dim_v);
+  const Slabs keys = backward_slabs(problem.head_dim), values = backward_slabs(problem.head_dim_v);
   std::vector<BoxRule> out;
   const auto box = [&](Param map, int head_dim, int rows, const Slabs& slab) {
     out.push_back({map, problem.dtype, head_dim, rows, slab.swizzle / info(problem.dtype).bytes,

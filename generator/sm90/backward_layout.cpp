@@ -23,7 +23,8 @@ struct Rings {
 // of a stage.
 KernelLayout layout_of(const Problem& problem, const Schedule& schedule, int parts, int step,
                        const Rings& rings, int row_numbers) {
-  const int dim = slabs(problem.head_dim).columns, dim_v = slabs(problem.head_dim_v).columns;
+  const int dim = backward_slabs(problem.head_dim).columns,
+            dim_v = backward_slabs(problem.head_dim_v).columns;
   KernelLayout out;
   out.own_first_stride = tile_bytes(kRows, dim);
   out.own_second_stride = tile_bytes(kRows, dim_v);
@@ -61,7 +62,7 @@ void add_slots(const Problem& problem, const Schedule& schedule, KernelLayout& o
 // Beside sums and packed operands.
 int other_registers(const Problem& problem) {
   int registers = 32;
-  if (problem.mask == Mask::Kind::window || problem.mask == Mask::Kind::blocks) registers += 8;
+  if (problem.mask == Mask::Kind::window) registers += 8;
   if (problem.alibi) registers += 4;
   return registers;
 }
@@ -94,7 +95,13 @@ KernelLayout queries_layout(const Problem& problem, const Schedule& schedule) {
 }
 
 int convert_bytes(const Problem& problem) {
-  return tile_bytes(kRows, slabs(problem.head_dim).columns);
+  return tile_bytes(kRows, backward_slabs(problem.head_dim).columns);
+}
+
+// Narrow slabs come in many boxes, which take longer than products with some columns of zeros.
+Slabs backward_slabs(int head_dim) {
+  constexpr int kNearlyWhole = 208;
+  return slabs(head_dim > kNearlyWhole ? 256 : head_dim);
 }
 
 bool apart(const Problem& problem) {

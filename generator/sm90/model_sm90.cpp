@@ -37,7 +37,8 @@ double step_cycles(const Problem& problem, const Schedule& s) {
   const double scores = static_cast<double>(s.tile_q) * s.tile_kv;
   const double products = scores * dims / 2048;
   double instructions = kInstructions;
-  if (problem.dropout) instructions += kDropoutInstructions;
+  if (problem.dropout)  // in words of 32 keys
+    instructions += kDropoutInstructions * std::ceil(s.tile_kv / 32.0) * 32 / s.tile_kv;
   if (problem.softcap) instructions += 2;
   if (problem.alibi) instructions += 1.5;
   if (s.lazy_rescale != 1) instructions += static_cast<double>(problem.head_dim_v) / s.tile_kv;
