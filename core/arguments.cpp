@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -337,7 +338,9 @@ void set_shape(ParamValues& values, const Shape& shape) {
   values.set_int(Param::batch, shape.batch);
   values.set_int(Param::heads_q, shape.heads_q);
   values.set_int(Param::heads_kv, shape.heads_kv);
-  values.set_int(Param::group, shape.heads_kv == 0 ? 1 : shape.heads_q / shape.heads_kv);
+  const std::int64_t group = shape.heads_kv == 0 ? 1 : shape.heads_q / shape.heads_kv;
+  values.set_int(Param::group, group);
+  values.set_int(Param::pack_shift, pack_shift(group));
   values.set_int(Param::seq_q, shape.seq_q);
   values.set_int(Param::seq_kv, shape.seq_kv);
 }
@@ -372,6 +375,11 @@ void set_slopes(ParamValues& values, const TensorView& slopes) {
 std::int64_t window_side(std::int64_t keys) { return keys < 0 ? kUnboundedWindow : keys; }
 
 }  // namespace
+
+int pack_shift(std::int64_t group) {
+  constexpr int kMost = 3;
+  return std::min(kMost, std::countr_zero(static_cast<std::uint64_t>(group)));
+}
 
 ResolvedArguments resolve(const Config& config, const Problem& problem, const Arguments& args) {
   ResolvedArguments out;
@@ -418,8 +426,10 @@ ResolvedArguments resolve(const Config& config, const Problem& problem, const Ar
   const std::int64_t block_q = args.blocks ? args.blocks->block_q : 0;
   const std::int64_t block_kv = args.blocks ? args.blocks->block_kv : 0;
   const std::array<std::int64_t, kRuleVariables> rule = {
-      shape.batch, shape.heads_q, shape.heads_kv,  shape.seq_q,     shape.seq_kv,   query_blocks,
-      block_q,     block_kv,      wanted(args.dq), wanted(args.dk), wanted(args.dv)};
+      shape.batch,     shape.heads_q,   shape.heads_kv,
+      shape.seq_q,     shape.seq_kv,    query_blocks,
+      block_q,         block_kv,        wanted(args.dq),
+      wanted(args.dk), wanted(args.dv), std::int64_t{1} << values.at(Param::pack_shift)};
   std::copy(rule.begin(), rule.end(), out.rule_values.begin());
   return out;
 }

@@ -23,6 +23,10 @@ struct Shape {
 };
 std::string to_string(const Shape& shape);  // "b4 h32/8 q4096 kv4096"
 
+// Log2 of how many of the query heads that share a key head a kernel joins in a tile, where it does so:
+// the largest power of two that divides `group`, up to 8, which leaves each head eight rows of 64.
+int pack_shift(std::int64_t group);
+
 // A tensor in the logical order (batch, seq, heads, dim), or (batch, heads, seq) for the LSE and its
 // gradient.
 // Strides count elements.
@@ -83,7 +87,7 @@ struct Arguments {
   std::optional<TensorView> dq, dk, dv;
 };
 
-constexpr int kRuleVariables = 11;
+constexpr int kRuleVariables = 12;
 
 // One checked launch.
 struct ResolvedArguments {

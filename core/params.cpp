@@ -33,6 +33,7 @@ constexpr std::array<ParamInfo, kParamCount> kTable = {{
     {Param::heads_q, i32, "heads_q", ""},
     {Param::heads_kv, i32, "heads_kv", ""},
     {Param::group, i32, "group", "query heads that share a key head"},
+    {Param::pack_shift, i32, "pack_shift", "log2 of how many of them share a tile"},
     {Param::seq_q, i32, "seq_q", ""},
     {Param::seq_kv, i32, "seq_kv", ""},
     {Param::softmax_scale, f32, "softmax_scale", "factor of the scores"},

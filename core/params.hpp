@@ -34,6 +34,7 @@ enum class Param : std::uint8_t {
   heads_q,
   heads_kv,
   group,
+  pack_shift,
   seq_q,
   seq_kv,
   softmax_scale,

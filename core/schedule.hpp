@@ -24,6 +24,7 @@ struct Schedule {
   int longest_first = 0;   // sm90: 1 orders the query tiles of many heads by their length
   int half_tiles = 0;  // sm90: 1 lets a consumer compute half of a tile of keys under a causal mask
   int query_prefetch = 0;  // sm90: 1 brings the queries of the next tile while one is computed
+  int pack_heads = 0;      // sm90: 1 joins query heads that share a key head in one tile
   int keys_per_block = 0;  // sm80, backward: keys per block of the kernel for dK and dV
   int query_step = 0;      // backward: queries per step of the kernel for dK and dV
   int split_keys = 0;      // sm80, backward: 1 gives dK and dV kernels of their own

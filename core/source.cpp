@@ -14,6 +14,7 @@ const std::vector<std::string>& rule_variables() {
       "block_kv",  // the same
       "want_dq",   // 1 when a backward launch asks for the gradient, 0 otherwise
       "want_dk",  "want_dv",
+      "packed",  // query heads of a group that a tile joins, where a kernel does so
   };
   return names;
 }
@@ -98,7 +99,8 @@ TensorMapSpec map_spec(const BoxRule& rule, const ParamValues& values) {
     const std::int64_t bytes = number(strides[i]) * info(rule.dtype).bytes;
     spec.stride_bytes[i] = spec.shape[i + 1] == 1 ? kAnyStride : bytes;
   }
-  spec.box = {rule.columns, rule.rows, 1, 1, 0};
+  spec.box = {rule.columns, rule.packed ? rule.rows >> number(Param::pack_shift) : rule.rows, 1, 1,
+              0};
   spec.swizzle = rule.swizzle;
   return spec;
 }

@@ -41,6 +41,7 @@ struct BoxRule {
   int head_dim = 0;           // of the tensor
   int rows = 0, columns = 0;  // of a box
   int swizzle = 128;          // bytes
+  bool packed = false;        // the rows are shared by the query heads that a tile joins
   bool operator==(const BoxRule&) const = default;
 };
 

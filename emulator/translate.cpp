@@ -233,6 +233,7 @@ void read_boxes(const Lines& lines, LaunchPlan& plan) {
     box.dtype = DType::bf16;  // or fp16: copies make no difference between them
     box.rows = behind(kBoxes);
     box.columns = behind(kRows);
+    box.packed = line.find(" / packed") != std::string::npos;
     box.head_dim = behind(kColumns);
     box.swizzle = behind(kSwizzle);
     plan.boxes.push_back(box);

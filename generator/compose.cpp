@@ -337,9 +337,10 @@ std::vector<Line> print_banner(const Problem& problem, const Schedule& schedule,
   if (plan.workspace != nullptr)
     add_wrapped(lines, fmt::format("Workspace: {} bytes.", to_string(*plan.workspace)));
   for (const BoxRule& box : plan.boxes)
-    add_wrapped(lines,
-                fmt::format("Tensor map {}: boxes of {} rows by {} columns of {}, swizzle {}.",
-                            info(box.map).name, box.rows, box.columns, box.head_dim, box.swizzle));
+    add_wrapped(
+        lines, fmt::format("Tensor map {}: boxes of {}{} rows by {} columns of {}, swizzle {}.",
+                           info(box.map).name, box.rows, box.packed ? " / packed" : "", box.columns,
+                           box.head_dim, box.swizzle));
   if (tiled) add_wrapped(lines, "Regenerate: " + emit_command(problem, schedule));
   add_wrapped(lines, fmt::format("flashwright {}. This emitted file may be used under any licence.",
                                  kVersion));

@@ -253,10 +253,11 @@ const std::vector<std::string>& option_names() {
                                                  "FW_PING_PONG",      "FW_PERSISTENT",
                                                  "FW_LONGEST_FIRST",  "FW_WINDOW",
                                                  "FW_NEGATIVE_SCALE", "FW_HALF_TILES",
-                                                 "FW_ADD_QUERIES",    "FW_SOFTCAP",
-                                                 "FW_ALIBI",          "FW_COUNTER",
-                                                 "FW_SWAP_ROWS",      "FW_SPLIT_KEYS",
-                                                 "FW_TWO_PARTS",      "FW_ADDER"};
+                                                 "FW_PACK_HEADS",     "FW_ADD_QUERIES",
+                                                 "FW_SOFTCAP",        "FW_ALIBI",
+                                                 "FW_COUNTER",        "FW_SWAP_ROWS",
+                                                 "FW_SPLIT_KEYS",     "FW_TWO_PARTS",
+                                                 "FW_ADDER"};
   return names;
 }
 

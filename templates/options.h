@@ -63,6 +63,9 @@
 #ifndef FW_HALF_TILES
 #define FW_HALF_TILES 0
 #endif
+#ifndef FW_PACK_HEADS
+#define FW_PACK_HEADS 0
+#endif
 #ifndef FW_SPLIT_KEYS
 #define FW_SPLIT_KEYS 0
 #endif

@@ -125,6 +125,7 @@ ParamLayout params_for(const Problem& problem, const Schedule& schedule) {
        Param::group,
        Param::seq_q,
        Param::seq_kv});
+  if (schedule.pack_heads != 0) add({Param::pack_shift});
   if (!problem.softcap) add({Param::scale_log2});
   if (schedule.persistent != 0 || schedule.longest_first != 0) add({Param::batch});
   add_score_params(problem, params);
@@ -143,19 +144,23 @@ LaunchPlan plan_for(const Problem& problem, const Schedule& schedule) {
   LaunchPlan plan;
   plan.params = params_for(problem, schedule);
   const Slabs keys = slabs(problem.head_dim), values = slabs(problem.head_dim_v);
+  const bool packs = schedule.pack_heads != 0;
   const auto box = [&](Param map, int head_dim, int rows, const Slabs& slab) {
     plan.boxes.push_back({map, problem.dtype, head_dim, rows,
-                          slab.swizzle / info(problem.dtype).bytes, slab.swizzle});
+                          slab.swizzle / info(problem.dtype).bytes, slab.swizzle,
+                          packs && (map == Param::q_map || map == Param::o_map)});
   };
   box(Param::q_map, problem.head_dim, 64, keys);
   box(Param::k_map, problem.head_dim, schedule.tile_kv, keys);
   box(Param::v_map, problem.head_dim_v, schedule.tile_kv, values);
   box(Param::o_map, problem.head_dim_v, 64, values);
+  const bool blocks = problem.mask == Mask::Kind::blocks;
+  const std::string rows = packs ? "seq_q * packed" : "seq_q",
+                    heads = packs ? "floor_div(heads_q, packed)" : "heads_q";
   const std::string tiles =
-      problem.mask == Mask::Kind::blocks
-          ? fmt::format("query_blocks * ceil_div(block_q, {})", schedule.tile_q)
-          : fmt::format("ceil_div(seq_q, {})", schedule.tile_q);
-  std::string grid = tiles + " * heads_q * batch";
+      blocks ? fmt::format("query_blocks * ceil_div(block_q, {})", schedule.tile_q)
+             : fmt::format("ceil_div({}, {})", rows, schedule.tile_q);
+  std::string grid = fmt::format("{} * {} * batch", tiles, heads);
   // Fewer than 2^32 tiles: outputs for more do not fit any device.
   if (takes_numbers(problem, schedule)) {
     grid = fmt::format("min({}, {})", grid, schedule.persistent);
@@ -231,6 +236,7 @@ Emission emission(const Problem& problem, const Schedule& schedule) {
   out.options["FW_LAZY_RESCALE"] = schedule.lazy_rescale != 0;
   out.options["FW_RESCALE_THRESHOLD"] = schedule.lazy_rescale > 1;
   out.options["FW_HALF_TILES"] = schedule.half_tiles != 0;
+  out.options["FW_PACK_HEADS"] = schedule.pack_heads != 0;
   out.options["FW_WINDOW"] = problem.mask == Mask::Kind::window;
   out.options["FW_LONGEST_FIRST"] = schedule.longest_first != 0;
   out.options["FW_COUNTER"] = takes_numbers(problem, schedule);

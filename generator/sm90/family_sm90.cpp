@@ -18,6 +18,11 @@ namespace {
 
 constexpr int kReservedSmem = 1024;  // the system takes this of every resident block
 
+// What a query head has of its own besides its queries would have to be told for each row.
+bool can_pack(const Problem& problem) {
+  return problem.mask != Mask::Kind::blocks && !problem.dropout && !problem.alibi;
+}
+
 void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
   verdict.one_of("tile_q", s.tile_q, {64, 128, 192});
   verdict.require(
@@ -46,6 +51,11 @@ void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
   verdict.require(s.half_tiles == 0 || (problem.mask == Mask::Kind::causal && s.tile_kv % 32 == 0),
                   "half_tiles is 1; allowed without a causal mask, or with a tile_kv that 32 does "
                   "not divide: 0");
+  verdict.one_of("pack_heads", s.pack_heads, {0, 1});
+  verdict.require(s.pack_heads == 0 || can_pack(problem),
+                  "pack_heads is 1; allowed with block lists, dropout or ALiBi: 0");
+  verdict.require(s.pack_heads == 0 || (s.longest_first == 0 && s.half_tiles == 0),
+                  "pack_heads is 1; allowed with longest_first or half_tiles: 0");
   verdict.require(s.q_in_registers == 0, "q_in_registers is 1; allowed: 0");
   verdict.require(
       s.keys_per_block == 0 && s.query_step == 0 && s.split_keys == 0 && s.add_queries == 0,
@@ -105,7 +115,8 @@ Candidate examine(const Problem& problem, const DeviceInfo& device, const Shape&
 }
 
 // What sweeps on an H200 found fastest (bench/results/h200), or close to it: what the tuner starts from and
-// what runs until it has. The first row that fits and is legal counts.
+// what runs until it has. The first row that fits and is legal counts. With block lists tiles divide the
+// usual blocks of 128 keys.
 struct Seed {
   int max_head_dim, max_head_dim_v;
   Mask::Kind mask;
@@ -122,6 +133,7 @@ constexpr std::array kSeeds = {
     Seed{64, 64, Kind::causal, false, kAnyLength, "q192.kv128.w16.st3.b1.pp1.pb1.lf1.ht1.qp1"},
     Seed{64, 64, Kind::causal, true, kAnyLength, "q128.kv128.w12.st2.b1.pp1.pb1.lf1.qp1"},
     Seed{64, 64, Kind::window, false, kAnyLength, "q128.kv128.w12.st2.b1.pp1.pb1.qp1"},
+    Seed{64, 64, Kind::window, true, kAnyLength, "q128.kv128.w12.st2.b1.pp1.lz8.pb1.qp1"},
     Seed{64, 64, Kind::blocks, false, kAnyLength, "q128.kv128.w12.st2.b1.lz8.pb1.qp1"},
     Seed{80, 80, Kind::none, false, kAnyLength, "q192.kv112.w16.st2.b1.pp1"},
     Seed{80, 80, Kind::causal, false, kAnyLength, "q192.kv112.w16.st2.b1.pp1.lf1"},
@@ -133,14 +145,30 @@ constexpr std::array kSeeds = {
     Seed{128, 128, Kind::causal, false, kAnyLength, "q128.kv128.w12.st2.b1.pb1.lf1.qp1"},
     Seed{128, 128, Kind::causal, true, kAnyLength, "q128.kv128.w12.st2.b1.lz8.pb1.lf1.qp1"},
     Seed{128, 128, Kind::window, false, kAnyLength, "q128.kv128.w12.st2.b1.lz8.pb1.qp1"},
+    Seed{128, 128, Kind::window, true, kAnyLength, "q128.kv128.w12.st2.b1.lz8.pb1.qp1"},
+    Seed{64, 64, Kind::blocks, true, kAnyLength, "q128.kv128.w12.st2.b1.lz8.pb1.qp1"},
+    Seed{128, 128, Kind::blocks, true, kAnyLength, "q128.kv128.w12.st2.b1.pp1.lz8.pb1.qp1"},
     Seed{128, 128, Kind::blocks, false, kAnyLength, "q128.kv128.w12.st2.b1.pp1.lz8.pb1.qp1"},
     Seed{128, 128, Kind::none, true, kAnyLength, "q128.kv128.w12.st2.b1.lz8.pb1.qp1"},
+    Seed{192, 160, Kind::window, false, kAnyLength, "q128.kv128.w12.st2.b1.lz8.pb1"},
+    Seed{192, 160, Kind::blocks, false, kAnyLength, "q128.kv128.w12.st2.b1.lz8.pb1"},
+    Seed{192, 160, Kind::window, true, kAnyLength, "q128.kv96.w12.st2.b1.lz8.pb1"},
+    Seed{192, 160, Kind::blocks, true, kAnyLength, "q128.kv64.w12.st2.b1.lz8.pb1"},
     Seed{192, 160, Kind::causal, true, kAnyLength, "q128.kv128.w12.st2.b1.lz8.pb1.lf1"},
     Seed{192, 160, Kind::none, true, kAnyLength, "q128.kv128.w12.st2.b1.lz8.pb1"},
     Seed{192, 160, Kind::causal, false, kAnyLength, "q128.kv128.w12.st2.b1.pp1.lz8.pb1.lf1"},
     Seed{192, 160, Kind::none, false, kAnyLength, "q128.kv128.w12.st2.b1.pp1.lz8"},
+    Seed{192, 192, Kind::window, false, kAnyLength, "q128.kv96.w12.st2.b1.pp1.lz8.pb1"},
+    Seed{192, 192, Kind::blocks, false, kAnyLength, "q128.kv64.w12.st2.b1.lz8.pb1"},
+    Seed{176, 176, Kind::causal, false, kAnyLength, "q128.kv128.w12.st2.b1.pp1.lz8.pb1.lf1"},
     Seed{192, 192, Kind::causal, false, kAnyLength, "q128.kv112.w12.st2.b1.pp1.lz8.pb1.lf1"},
     Seed{192, 192, Kind::none, false, kAnyLength, "q128.kv112.w12.st2.b1.pp1.lz8"},
+    Seed{256, 256, Kind::window, false, kAnyLength, "q128.kv64.w12.st2.b1.lz8.pb1"},
+    Seed{256, 256, Kind::blocks, false, kAnyLength, "q128.kv64.w12.st2.b1.lz8.pb1"},
+    Seed{224, 224, Kind::window, true, kAnyLength, "q128.kv64.w12.st2.b1.lz8.pb1"},
+    Seed{224, 224, Kind::blocks, true, kAnyLength, "q128.kv64.w12.st2.b1.lz8.pb1"},
+    Seed{256, 256, Kind::window, true, kAnyLength, "q128.kv32.w12.st2.b1.lz8.pb1"},
+    Seed{256, 256, Kind::blocks, true, kAnyLength, "q128.kv32.w12.st2.b1.lz8.pb1"},
     Seed{256, 256, Kind::causal, true, kAnyLength, "q128.kv64.w12.st2.b1.pp1.pb1.lf1"},
     Seed{256, 256, Kind::none, true, kAnyLength, "q128.kv64.w12.st2.b1.pb1"},
     Seed{256, 256, Kind::none, false, 512, "q128.kv64.w12.st2.b1.pp1.lz8.pb1"},
@@ -156,6 +184,14 @@ bool meant_for(const Seed& seed, const Problem& problem, const Shape& shape) {
          shape.seq_q <= seed.max_seq_q;
 }
 
+// Tiles of 64 rows whose queries are few are filled by several heads.
+bool packing_pays(const Schedule& s, const Shape& shape) {
+  if (shape.heads_kv == 0 || shape.heads_q <= shape.heads_kv) return false;
+  const std::int64_t packed = std::int64_t{1} << pack_shift(shape.heads_q / shape.heads_kv);
+  const auto tiles = [&](std::int64_t rows) { return (rows + s.tile_q - 1) / s.tile_q; };
+  return tiles(shape.seq_q * packed) * 10 < tiles(shape.seq_q) * packed * 9;
+}
+
 Schedule seed_schedule(const Seed& seed, const DeviceInfo& device) {
   Schedule schedule = parse_schedule(seed.schedule);
   schedule.persistent *= device.sm_count * schedule.blocks_per_sm;
@@ -163,7 +199,9 @@ Schedule seed_schedule(const Seed& seed, const DeviceInfo& device) {
 }
 
 // The knobs beside the tiles: how blocks take query tiles, and how consumers take turns.
-std::vector<Schedule> variants(const Problem& problem, const DeviceInfo& device, Schedule s) {
+std::vector<Schedule> variants(const Problem& problem, const DeviceInfo& device, const Shape& shape,
+                               Schedule s) {
+  const bool grouped = shape.heads_q > shape.heads_kv;
   std::vector<Schedule> out;
   const int resident = device.sm_count * s.blocks_per_sm;
   for (const int lazy_rescale : {0, 1, 8})
@@ -180,6 +218,10 @@ std::vector<Schedule> variants(const Problem& problem, const DeviceInfo& device,
           s.query_prefetch = prefetch;
           s.longest_first = longest_first;
           s.half_tiles = half_tiles;
+          s.pack_heads = 0;
+          out.push_back(s);
+          if (!grouped || longest_first + half_tiles > 0 || !can_pack(problem)) continue;
+          s.pack_heads = 1;
           out.push_back(s);
         }
   return out;
@@ -236,7 +278,7 @@ std::vector<Candidate> FamilySm90::space(const Problem& problem, const DeviceInf
           out.push_back(examine(problem, device, shape, s));
           continue;
         }
-        for (const Schedule& variant : variants(problem, device, s))
+        for (const Schedule& variant : variants(problem, device, shape, s))
           out.push_back(examine(problem, device, shape, variant));
       }
   return out;
@@ -254,7 +296,11 @@ Schedule FamilySm90::default_schedule(const Problem& problem, const DeviceInfo& 
   if (problem.direction == Direction::backward)
     return sm90::backward_default(problem, device, shape);
   for (const Seed& seed : kSeeds) {
-    const Schedule schedule = seed_schedule(seed, device);
+    Schedule schedule = seed_schedule(seed, device);
+    if (can_pack(problem) && packing_pays(schedule, shape)) {
+      schedule.pack_heads = 1;
+      schedule.longest_first = schedule.half_tiles = 0;
+    }
     if (meant_for(seed, problem, shape) &&
         examine(problem, device, shape, schedule).rejected.empty())
       return schedule;

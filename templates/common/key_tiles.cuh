@@ -93,7 +93,11 @@ struct KeyTiles {
   bool done;
 
   __device__ __forceinline__ void start(const Params& params, const QueryTile& work) {
+#if FW_PACK_HEADS
+    const int last_row = smaller(work.row_begin + (kTileQ >> params.pack_shift), work.row_end) - 1;
+#else
     const int last_row = smaller(work.row_begin + kTileQ, work.row_end) - 1;
+#endif
     keys = visible_keys(params, work.row_begin, last_row);
     first = (keys.end - 1) / kTileKv * kTileKv;
     done = keys.begin >= keys.end;

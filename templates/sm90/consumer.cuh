@@ -17,7 +17,7 @@ struct Consumer {
   Walk walk;
   RingPlace<kStages> behind;  // the tile whose weights wait for their values
   float scale_log2;
-  int first_row;  // of the warp
+  int first_row;  // as hide_scores() counts
 #if FW_ALIBI
   float slope;
 #endif
@@ -69,11 +69,17 @@ struct Consumer {
 
   // Before the keys of a query tile.
   __device__ __forceinline__ void begin(const Params& params, const QueryTile& work) {
+#if FW_PACK_HEADS
+    row >>= params.pack_shift;  // the first of its queries
+    own_keys.start(params, work, row, 64 >> params.pack_shift);
+    first_row = work.row_begin + row;
+#else
     own_keys.start(params, work, row, 64);
+    first_row = work.row_begin + row + warp_index() % 4 * 16;
+#endif
 #if !FW_BLOCKS
     tiles.start(params, work);
 #endif
-    first_row = work.row_begin + row + warp_index() % 4 * 16;
 #if FW_ALIBI
     slope = find_slope(params, work, scale_log2);
 #endif

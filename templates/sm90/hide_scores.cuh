@@ -31,7 +31,10 @@ __device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kTiles][4
   }
 }
 #else
-#if FW_WINDOW
+#if FW_PACK_HEADS
+// Hides the scores of keys that a row must not see: they become `hidden`. `first_row` is the first
+// query of the consumer.
+#elif FW_WINDOW
 // Hides the scores of keys that a row must not see, those before the first and behind the last that
 // it sees: they become `hidden`. `first_row` is the first of the warp's rows.
 #else
@@ -46,7 +49,11 @@ __device__ __forceinline__ void hide_scores(float (&scores)[kRowTiles][kTiles][4
   const int first_key = tiles.first + lane % 4 * 2;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
+#if FW_PACK_HEADS
+    const int row = first_row + query_of(params, warp_index() % 4 * 16 + lane / 4 + half * 8);
+#else
     const int row = first_row + lane / 4 + half * 8;
+#endif
     const KeyRange keys = visible_keys(params, row, row);
 #if FW_WINDOW
     const int begin = keys.begin - first_key;

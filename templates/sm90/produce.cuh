@@ -34,9 +34,18 @@ __device__ __forceinline__ void load_queries(const Params& params, const QueryTi
     const int number = queries_number(walk.queries, group);
     const u32 full = barriers.queries_full + number * 8;
     arrive_expecting(full, kQueriesBytes);
+#if FW_PACK_HEADS
+    const int rows = 64 >> params.pack_shift;  // of a head
+    const int first = work.row_begin + (row_of(walk.queries, group) >> params.pack_shift);
+#pragma unroll 1
+    for (int part = 0; part < 64 / rows; ++part)
+      load_boxes<64, kPaddedDim, kSwizzle>(memory + number * kOwnBytes + part * rows * kSwizzle,
+                                           params.q_map, full, first, work.head + part, work.batch);
+#else
     load_boxes<64, kPaddedDim, kSwizzle>(memory + number * kOwnBytes, params.q_map, full,
                                          work.row_begin + row_of(walk.queries, group), work.head,
                                          work.batch);
+#endif
   }
   walk.queries.advance();
 }
@@ -95,6 +104,23 @@ __device__ __forceinline__ void load_tiles(const Params& params, Turn& turn, u32
   while (!tiles.done) load_stage(params, work, memory, barriers, walk.at, tiles, turn);
 }
 
+#if FW_PACK_HEADS
+// The queries of a consumer, of all heads that are joined; `rows` of each exist.
+__device__ __forceinline__ void copy_joined_rows(const Params& params, u32 tile, const Element* q,
+                                                 int rows) {
+  const int row = thread_index() % 128;
+  const int query = query_of(params, row % 64);
+  const Element* from =
+      q + head_of(params, row % 64) * params.q_head_stride + query * params.q_row_stride;
+#pragma unroll 1
+  for (int column = row / 64; column < kPaddedDim; column += 2) {
+    const bool exists = query < rows && column < kHeadDim;
+    store_shared_u16(element_address<64, kSwizzle>(tile, row % 64, column),
+                     exists ? load_global(from + column) : static_cast<Element>(0));
+  }
+}
+#endif
+
 // By all threads of the warpgroup, once it is told which query tile it is.
 __device__ __forceinline__ void copy_tiles(const Params& params, const QueryTile& work, u32 memory,
                                            const Barriers& barriers, Walk& walk) {
@@ -109,9 +135,15 @@ __device__ __forceinline__ void copy_tiles(const Params& params, const QueryTile
 #pragma unroll 1
   for (int group = 0; group < kConsumers; ++group) {
     const int number = queries_number(walk.queries, group);
+#if FW_PACK_HEADS
+    const int first = row_of(walk.queries, group) >> params.pack_shift;
+    copy_joined_rows(params, memory + number * kOwnBytes, q + first * params.q_row_stride,
+                     work.row_end - work.row_begin - first);
+#else
     copy_rows<64, kHeadDim, kPaddedDim, kSwizzle>(
         memory + number * kOwnBytes, q + row_of(walk.queries, group) * params.q_row_stride,
         params.q_row_stride, work.row_end - work.row_begin - row_of(walk.queries, group));
+#endif
     announce(barriers.queries_full + number * 8);
   }
   walk.queries.advance();

@@ -4,17 +4,45 @@
 __device__ __forceinline__ u32 query_tiles_per_head(const Params& params) {
   return static_cast<u32>(params.query_blocks) * ((params.block_q + kTileQ - 1) / kTileQ);
 }
+#elif FW_PACK_HEADS
+__device__ __forceinline__ u32 query_tiles_per_head(const Params& params) {
+  const u32 queries = kTileQ >> params.pack_shift;
+  return (static_cast<u32>(params.seq_q) + queries - 1) / queries;
+}
 #else
 __device__ __forceinline__ u32 query_tiles_per_head(const Params& params) {
   return static_cast<u32>(params.seq_q + kTileQ - 1) / kTileQ;
 }
 #endif
 
+#if FW_PACK_HEADS
+// Query heads that share a key head are joined: of the 64 rows of a consumer each has a part, which
+// holds the same queries as the others.
+__device__ __forceinline__ int joined_heads(const Params& params) {
+  return params.heads_q >> params.pack_shift;
+}
+
+// The query of a row, counted from the first of the consumer.
+__device__ __forceinline__ int query_of(const Params& params, int row) {
+  return row & ((64 >> params.pack_shift) - 1);
+}
+
+// The head of a row, counted from the first of those that are joined.
+__device__ __forceinline__ int head_of(const Params& params, int row) {
+  return row >> (6 - params.pack_shift);
+}
+#endif
+
 // A query tile by its place among all heads and among those of its head.
 __device__ __forceinline__ QueryTile make_query_tile(const Params& params, u32 head, u32 tile) {
   QueryTile work;
+#if FW_PACK_HEADS
+  work.batch = static_cast<int>(head / joined_heads(params));
+  work.head = static_cast<int>(head % joined_heads(params)) << params.pack_shift;
+#else
   work.batch = static_cast<int>(head / params.heads_q);
   work.head = static_cast<int>(head % params.heads_q);
+#endif
 #if FW_BLOCKS
   // A query tile never reaches into the next mask block.
   const u32 tiles_per_block = (params.block_q + kTileQ - 1) / kTileQ;
@@ -22,12 +50,26 @@ __device__ __forceinline__ QueryTile make_query_tile(const Params& params, u32 h
   const i64 block_end = block_begin + params.block_q;
   work.row_begin = static_cast<int>(block_begin + tile % tiles_per_block * kTileQ);
   work.row_end = block_end < params.seq_q ? static_cast<int>(block_end) : params.seq_q;
+#elif FW_PACK_HEADS
+  work.row_begin = static_cast<int>(tile) * (kTileQ >> params.pack_shift);
+  work.row_end = params.seq_q;
 #else
   work.row_begin = static_cast<int>(tile) * kTileQ;
   work.row_end = params.seq_q;
 #endif
   return work;
 }
+
+#if FW_PERSISTENT
+// The query tiles of all heads.
+__device__ __forceinline__ u32 count_query_tiles(const Params& params) {
+#if FW_PACK_HEADS
+  return query_tiles_per_head(params) * joined_heads(params) * params.batch;
+#else
+  return query_tiles_per_head(params) * params.heads_q * params.batch;
+#endif
+}
+#endif
 
 #if FW_LONGEST_FIRST
 // Heads that blocks work on at the same time: all their query tiles, ordered by length, the longest
@@ -97,7 +139,7 @@ struct Turn {
   QueryTile work;
 
   __device__ __forceinline__ explicit Turn(const Params& params) {
-    count = query_tiles_per_head(params) * params.heads_q * params.batch;
+    count = count_query_tiles(params);
     counter = nullptr;
     number = static_cast<u32>(block_index());
     find(params);
@@ -150,7 +192,7 @@ struct Turn {
 
   __device__ __forceinline__ void find(const Params& params) {
     const u32 number = first + place;
-    exists = number < query_tiles_per_head(params) * params.heads_q * params.batch;
+    exists = number < count_query_tiles(params);
     if (exists) work = numbered_query_tile(params, number);
   }
 };

@@ -22,10 +22,21 @@ __device__ __forceinline__ void send_rows(const Params& params, const QueryTile&
                                           int row) {
   if (thread_index() % 128 != 0) return;
   constexpr int kSlab = kSwizzleV / 2;
+#if FW_PACK_HEADS
+  const int rows = 64 >> params.pack_shift;  // of a head
+#pragma unroll 1
+  for (int part = 0; part < 64 / rows; ++part) {
+#pragma unroll 1
+    for (int column = 0; column < kPaddedDimV; column += kSlab)
+      store_box(params.o_map, tile + (column / kSlab * 64 + part * rows) * kSwizzleV, column,
+                work.row_begin + row, work.head + part, work.batch);
+  }
+#else
 #pragma unroll 1
   for (int column = 0; column < kPaddedDimV; column += kSlab)
     store_box(params.o_map, tile + column / kSlab * 64 * kSwizzleV, column, work.row_begin + row,
               work.head, work.batch);
+#endif
   commit_stores();
 }
 
@@ -39,9 +50,17 @@ __device__ __forceinline__ void copy_out(const Params& params, const QueryTile& 
 #pragma unroll 1
   for (int i = thread_index() % 128; i < 64 * kHeadDimV; i += 128) {
     const int row = i / kHeadDimV, column = i % kHeadDimV;
+#if FW_PACK_HEADS
+    const int query = first_row + query_of(params, row);
+    if (query < work.row_end)
+      store_global(target + head_of(params, row) * params.o_head_stride +
+                       query * params.o_row_stride + column,
+                   load_shared_u16(element_address<64, kSwizzleV>(tile, row, column)));
+#else
     if (first_row + row < work.row_end)
       store_global(target + (first_row + row) * params.o_row_stride + column,
                    load_shared_u16(element_address<64, kSwizzleV>(tile, row, column)));
+#endif
   }
 }
 
@@ -51,7 +70,9 @@ __device__ __forceinline__ void write_output(const float (&out)[kRowTiles][kDimT
                                              const Params& params, const QueryTile& work, u32 tile,
                                              int own_row, int group) {
   const int lane = lane_index();
+#if !FW_PACK_HEADS
   const int first_row = work.row_begin + own_row + warp_index() % 4 * 16;
+#endif
   float factor[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -62,18 +83,29 @@ __device__ __forceinline__ void write_output(const float (&out)[kRowTiles][kDimT
 #else
     factor[half] = empty ? 0.0f : reciprocal_approx(sum);
 #endif
+#if FW_PACK_HEADS
+    const int place = warp_index() % 4 * 16 + half * 8 + lane / 4;
+    const int row = work.row_begin + own_row + query_of(params, place);
+    const int head = work.head + head_of(params, place);
+#else
     const int row = first_row + half * 8 + lane / 4;
+    const int head = work.head;
+#endif
     if (params.lse != nullptr && lane % 4 == 0 && row < work.row_end) {
       const float log2_sum = fused_multiply_add(rows[0][half].max, scale_log2, log2_approx(sum));
-      store_global(params.lse + work.batch * params.lse_batch_stride +
-                       work.head * params.lse_head_stride + row,
-                   empty ? -infinity() : log2_sum * kLn2);
+      store_global(
+          params.lse + work.batch * params.lse_batch_stride + head * params.lse_head_stride + row,
+          empty ? -infinity() : log2_sum * kLn2);
     }
   }
   lay_down(out, factor, tile);
   // TMA leaves out what lies behind the end of the tensor, but not what another block computes.
+#if FW_PACK_HEADS
+  const bool by_tma = params.aligned;
+#else
   const bool whole = work.row_begin + own_row + 64 <= work.row_end;
   const bool by_tma = params.aligned && (whole || work.row_end == params.seq_q);
+#endif
   if (by_tma) fence_async_shared();
   synchronize_named(2 + group, 128);
   if (by_tma) {

@@ -299,6 +299,11 @@ TEST_CASE("values of the launch arrive") {
   CHECK(r.shape == Shape{kBatch, kHeadsQ, kHeadsKv, kSeqQ, kSeqKv});
   CHECK(!r.empty);
   CHECK(call.value(Param::group) == 3);
+  CHECK(call.value(Param::pack_shift) == 0);
+  CHECK(pack_shift(1) == 0);
+  CHECK(pack_shift(6) == 1);
+  CHECK(pack_shift(4) == 2);
+  CHECK(pack_shift(64) == 3);
   CHECK(call.value(Param::q_position) == kSeqKv - kSeqQ);
   CHECK(call.value(Param::window_left) == 3);
   CHECK(call.value(Param::window_right) == 1 << 30);
@@ -306,8 +311,8 @@ TEST_CASE("values of the launch arrive") {
   CHECK(as_float(r.values.at(Param::keep_scale)) == 2.0f);
   CHECK(r.values.at(Param::dropout_key) == dropout_key(7, 9));
   CHECK(as_float(r.values.at(Param::scale_log2)) == doctest::Approx(0.25 / std::log(2.0)));
-  CHECK(r.rule_values ==
-        std::array<double, kRuleVariables>{kBatch, kHeadsQ, kHeadsKv, kSeqQ, kSeqKv});
+  CHECK(r.rule_values == std::array<double, kRuleVariables>{kBatch, kHeadsQ, kHeadsKv, kSeqQ,
+                                                            kSeqKv, 0, 0, 0, 0, 0, 0, 1});
   call.args.q_position = -3;
   call.config.softmax_scale = -2.0;
   CHECK(static_cast<std::int32_t>(call.value(Param::q_position)) == -3);

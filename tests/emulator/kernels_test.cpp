@@ -34,7 +34,7 @@ void run_everywhere(const NamedKernel& kernel, std::mt19937_64& random, Times& t
   ++times.kernels;
   Shape shape;
   shape.heads_kv = pick<std::int64_t>(random, {1, 2});
-  shape.heads_q = shape.heads_kv * pick<std::int64_t>(random, {1, 2});
+  shape.heads_q = shape.heads_kv * pick<std::int64_t>(random, {1, 2, 4, 8});
   shape.seq_q = pick<std::int64_t>(random, {1, 15, 33, 64, 65, 100});
   shape.seq_kv = pick<std::int64_t>(random, {0, 1, 31, 64, 65, 129, 150});
   const auto layout = pick(

@@ -188,7 +188,7 @@ TEST_CASE("blocks that take turns are so many that they fill their rounds") {
     const LaunchPlan plan =
         sm90_family().emit(problem, parse_schedule("q128.kv128.w12.st2.b1.pb132.qp1")).plan;
     // Sizes with 16 heads, in the order of rule_variables(); nothing of blocks or gradients.
-    const double values[] = {batch, 16, 16, seq_q, seq_q, 0, 1, 1, 0, 0, 0};
+    const double values[] = {batch, 16, 16, seq_q, seq_q, 0, 1, 1, 0, 0, 0, 1};
     return Rule(*plan.steps.front().grid, rule_variables())(values);
   };
   CHECK(blocks(2, 8192, "none") == 128);  // 2048 tiles in 16 rounds
@@ -198,6 +198,33 @@ TEST_CASE("blocks that take turns are so many that they fill their rounds") {
   CHECK(blocks(64, 129, "none") == 132);  // short tiles: more of them than rows make up
   CHECK(blocks(1, 0, "none") == 0);
   CHECK(blocks(2, 8192, "causal") == 132);  // who is done takes the next
+}
+
+TEST_CASE("heads that share keys are joined in a tile where queries are few") {
+  const Problem problem = problem_of(R"({"head_dim":128,"mask":"causal"})");
+  const DeviceInfo device = assumed_device(problem.target);
+  const auto joined = [&](const Problem& of, std::int64_t heads_kv, std::int64_t seq_q) {
+    const Shape shape{8, 32, heads_kv, seq_q, 4096};
+    return sm90_family().default_schedule(of, device, shape).pack_heads != 0;
+  };
+  CHECK(joined(problem, 8, 1));
+  CHECK(joined(problem, 16, 64));
+  CHECK(joined(problem, 1, 100));
+  CHECK(!joined(problem, 32, 1));   // each has keys of its own
+  CHECK(!joined(problem, 8, 128));  // tiles are full without
+  CHECK(!joined(problem, 8, 4096));
+  CHECK(!joined(problem_of(R"({"head_dim":128,"mask":"blocks"})"), 8, 1));
+  CHECK(!joined(problem_of(R"({"head_dim":128,"alibi":true})"), 8, 1));
+  CHECK(!joined(problem_of(R"({"head_dim":128,"dropout":0.1})"), 8, 1));
+  CHECK(contains(
+      rejected(problem_of(R"({"head_dim":128,"dropout":0.1})"), "q128.kv128.w12.st2.b1.ph1"),
+      "pack_heads is 1; allowed with block lists, dropout or ALiBi: 0"));
+  CHECK(contains(rejected(problem, "q128.kv128.w12.st2.b1.lf1.ph1"), "pack_heads is 1"));
+  const LaunchPlan plan =
+      sm90_family().emit(problem, parse_schedule("q128.kv128.w12.st2.b1.ph1")).plan;
+  const double values[] = {8, 32, 8, 33, 4096, 0, 0, 0, 0, 0, 0, 4};  // 132 rows for four heads
+  CHECK(Rule(*plan.steps.front().grid, rule_variables())(values) == 2 * 8 * 8);
+  CHECK(plan.boxes.front().packed);
 }
 
 TEST_CASE("printed products say what they are") {

@@ -1107,11 +1107,12 @@ __device__ __forceinline__ void write_output(const float (&out)[kRowTiles][kDimT
     const bool empty = sum == 0.0f;  // no visible key; a NaN is not empty
     factor[half] = empty ? 0.0f : reciprocal_approx(sum);
     const int row = first_row + half * 8 + lane / 4;
+    const int head = work.head;
     if (params.lse != nullptr && lane % 4 == 0 && row < work.row_end) {
       const float log2_sum = fused_multiply_add(rows[0][half].max, scale_log2, log2_approx(sum));
-      store_global(params.lse + work.batch * params.lse_batch_stride +
-                       work.head * params.lse_head_stride + row,
-                   empty ? -infinity() : log2_sum * kLn2);
+      store_global(
+          params.lse + work.batch * params.lse_batch_stride + head * params.lse_head_stride + row,
+          empty ? -infinity() : log2_sum * kLn2);
     }
   }
   lay_down(out, factor, tile);
@@ -1140,7 +1141,7 @@ struct Consumer {
   Walk walk;
   RingPlace<kStages> behind;  // the tile whose weights wait for their values
   float scale_log2;
-  int first_row;  // of the warp
+  int first_row;  // as hide_scores() counts
 
   // Before the first query tile.
   __device__ __forceinline__ void start(const Params& params, u32 memory, int own_group) {
@@ -1167,8 +1168,8 @@ struct Consumer {
   // Before the keys of a query tile.
   __device__ __forceinline__ void begin(const Params& params, const QueryTile& work) {
     own_keys.start(params, work, row, 64);
-    tiles.start(params, work);
     first_row = work.row_begin + row + warp_index() % 4 * 16;
+    tiles.start(params, work);
   }
 
   // Whether some of its rows see the tile at hand.

@@ -79,6 +79,8 @@ constexpr Row kUnfused[] = {
 
 constexpr Row kSm90[] = {
     {"bf16_d128_causal", "sm_90a", R"({"head_dim":128,"mask":"causal"})", "q128.kv128.w12.st2.b1"},
+    {"bf16_d128_causal_packed", "sm_90a", R"({"head_dim":128,"mask":"causal"})",
+     "q128.kv128.w12.st2.b1.ph1"},
     {"bf16_d64_three_consumers", "sm_90a", R"({"head_dim":64})", "q192.kv128.w16.st2.b1"},
     {"bf16_d64_in_rounds", "sm_90a", R"({"head_dim":64})", "q192.kv128.w16.st3.b1.pp1.pb2.qp1"},
     {"bf16_d256_lazy", "sm_90a", R"({"head_dim":256})", "q128.kv80.w12.st2.b1.lz1"},
@@ -156,7 +158,7 @@ std::vector<NamedKernel> random_kernels(std::uint64_t seed, int count, const Fam
     kernel.problem = draw(problems(targets, direction), random());
     if (!family.reasons_against(kernel.problem).empty()) continue;
     const auto legal = legal_schedules(
-        family, kernel.problem, assumed_device(kernel.problem.target), {4, 16, 16, 4096, 4096});
+        family, kernel.problem, assumed_device(kernel.problem.target), {4, 16, 4, 4096, 4096});
     if (legal.empty()) continue;
     kernel.schedule = legal[random() % legal.size()];
     // Few blocks, so that each takes several query tiles of a small problem.
