@@ -338,9 +338,8 @@ void set_shape(ParamValues& values, const Shape& shape) {
   values.set_int(Param::batch, shape.batch);
   values.set_int(Param::heads_q, shape.heads_q);
   values.set_int(Param::heads_kv, shape.heads_kv);
-  const std::int64_t group = shape.heads_kv == 0 ? 1 : shape.heads_q / shape.heads_kv;
-  values.set_int(Param::group, group);
-  values.set_int(Param::pack_shift, pack_shift(group));
+  values.set_int(Param::group, group_of(shape));
+  values.set_int(Param::pack_shift, pack_shift(shape));
   values.set_int(Param::seq_q, shape.seq_q);
   values.set_int(Param::seq_kv, shape.seq_kv);
 }
@@ -376,9 +375,13 @@ std::int64_t window_side(std::int64_t keys) { return keys < 0 ? kUnboundedWindow
 
 }  // namespace
 
-int pack_shift(std::int64_t group) {
+std::int64_t group_of(const Shape& shape) {
+  return shape.heads_kv == 0 ? 1 : shape.heads_q / shape.heads_kv;
+}
+
+int pack_shift(const Shape& shape) {
   constexpr int kMost = 3;
-  return std::min(kMost, std::countr_zero(static_cast<std::uint64_t>(group)));
+  return std::min(kMost, std::countr_zero(static_cast<std::uint64_t>(group_of(shape))));
 }
 
 ResolvedArguments resolve(const Config& config, const Problem& problem, const Arguments& args) {

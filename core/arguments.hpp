@@ -23,9 +23,12 @@ struct Shape {
 };
 std::string to_string(const Shape& shape);  // "b4 h32/8 q4096 kv4096"
 
-// Log2 of how many of the query heads that share a key head a kernel joins in a tile, where it does so:
-// the largest power of two that divides `group`, up to 8, which leaves each head eight rows of 64.
-int pack_shift(std::int64_t group);
+// Query heads that share a key head; 1 where there are no key heads.
+std::int64_t group_of(const Shape& shape);
+
+// Log2 of how many of these a kernel joins in a tile, where it does so: the largest power of two that
+// divides their number, up to 8, which leaves each head eight rows of 64.
+int pack_shift(const Shape& shape);
 
 // A tensor in the logical order (batch, seq, heads, dim), or (batch, heads, seq) for the LSE and its
 // gradient.

@@ -186,8 +186,7 @@ bool meant_for(const Seed& seed, const Problem& problem, const Shape& shape) {
 
 // Tiles of 64 rows whose queries are few are filled by several heads.
 bool packing_pays(const Schedule& s, const Shape& shape) {
-  if (shape.heads_kv == 0 || shape.heads_q <= shape.heads_kv) return false;
-  const std::int64_t packed = std::int64_t{1} << pack_shift(shape.heads_q / shape.heads_kv);
+  const std::int64_t packed = std::int64_t{1} << pack_shift(shape);
   const auto tiles = [&](std::int64_t rows) { return (rows + s.tile_q - 1) / s.tile_q; };
   return tiles(shape.seq_q * packed) * 10 < tiles(shape.seq_q) * packed * 9;
 }
@@ -201,7 +200,7 @@ Schedule seed_schedule(const Seed& seed, const DeviceInfo& device) {
 // The knobs beside the tiles: how blocks take query tiles, and how consumers take turns.
 std::vector<Schedule> variants(const Problem& problem, const DeviceInfo& device, const Shape& shape,
                                Schedule s) {
-  const bool grouped = shape.heads_q > shape.heads_kv;
+  const bool packs = can_pack(problem) && pack_shift(shape) > 0;
   std::vector<Schedule> out;
   const int resident = device.sm_count * s.blocks_per_sm;
   for (const int lazy_rescale : {0, 1, 8})
@@ -220,7 +219,7 @@ std::vector<Schedule> variants(const Problem& problem, const DeviceInfo& device,
           s.half_tiles = half_tiles;
           s.pack_heads = 0;
           out.push_back(s);
-          if (!grouped || longest_first + half_tiles > 0 || !can_pack(problem)) continue;
+          if (!packs || longest_first + half_tiles > 0) continue;
           s.pack_heads = 1;
           out.push_back(s);
         }

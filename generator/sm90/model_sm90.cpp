@@ -86,10 +86,8 @@ double steps_of_head(const Problem& problem, const Shape& shape, const Schedule&
 
 double model_time_us(const Problem& problem, const DeviceInfo& device, const Shape& shape,
                      const Schedule& s) {
-  const double joined = s.pack_heads != 0 && shape.heads_kv != 0
-                            ? 1 << pack_shift(shape.heads_q / shape.heads_kv)
-                            : 1;
-  const double queries = s.tile_q / joined;
+  const int joined = s.pack_heads != 0 ? 1 << pack_shift(shape) : 1;
+  const double queries = static_cast<double>(s.tile_q) / joined;
   const double heads =
       static_cast<double>(std::max<std::int64_t>(shape.batch * shape.heads_q, 1)) / joined;
   const double tiles =

@@ -71,7 +71,7 @@ struct Consumer {
   __device__ __forceinline__ void begin(const Params& params, const QueryTile& work) {
 #if FW_PACK_HEADS
     row >>= params.pack_shift;  // the first of its queries
-    own_keys.start(params, work, row, 64 >> params.pack_shift);
+    own_keys.start(params, work, row, rows_of_head(params));
     first_row = work.row_begin + row;
 #else
     own_keys.start(params, work, row, 64);

@@ -35,7 +35,7 @@ __device__ __forceinline__ void load_queries(const Params& params, const QueryTi
     const u32 full = barriers.queries_full + number * 8;
     arrive_expecting(full, kQueriesBytes);
 #if FW_PACK_HEADS
-    const int rows = 64 >> params.pack_shift;  // of a head
+    const int rows = rows_of_head(params);
     const int first = work.row_begin + (row_of(walk.queries, group) >> params.pack_shift);
 #pragma unroll 1
     for (int part = 0; part < 64 / rows; ++part)

@@ -1,5 +1,28 @@
 //~ Which query tiles a block of the sm90 family computes.
 
+#if FW_PACK_HEADS
+// Query heads that share a key head are joined: of the 64 rows of a consumer each has a part, which
+// holds the same queries as the others.
+__device__ __forceinline__ int joined_heads(const Params& params) {
+  return params.heads_q >> params.pack_shift;
+}
+
+// Rows of each head among the 64.
+__device__ __forceinline__ int rows_of_head(const Params& params) {
+  return 64 >> params.pack_shift;
+}
+
+// The query of a row, counted from the first of the consumer.
+__device__ __forceinline__ int query_of(const Params& params, int row) {
+  return row & (rows_of_head(params) - 1);
+}
+
+// The head of a row, counted from the first of those that are joined.
+__device__ __forceinline__ int head_of(const Params& params, int row) {
+  return row >> (6 - params.pack_shift);
+}
+#endif
+
 #if FW_BLOCKS
 __device__ __forceinline__ u32 query_tiles_per_head(const Params& params) {
   return static_cast<u32>(params.query_blocks) * ((params.block_q + kTileQ - 1) / kTileQ);
@@ -12,24 +35,6 @@ __device__ __forceinline__ u32 query_tiles_per_head(const Params& params) {
 #else
 __device__ __forceinline__ u32 query_tiles_per_head(const Params& params) {
   return static_cast<u32>(params.seq_q + kTileQ - 1) / kTileQ;
-}
-#endif
-
-#if FW_PACK_HEADS
-// Query heads that share a key head are joined: of the 64 rows of a consumer each has a part, which
-// holds the same queries as the others.
-__device__ __forceinline__ int joined_heads(const Params& params) {
-  return params.heads_q >> params.pack_shift;
-}
-
-// The query of a row, counted from the first of the consumer.
-__device__ __forceinline__ int query_of(const Params& params, int row) {
-  return row & ((64 >> params.pack_shift) - 1);
-}
-
-// The head of a row, counted from the first of those that are joined.
-__device__ __forceinline__ int head_of(const Params& params, int row) {
-  return row >> (6 - params.pack_shift);
 }
 #endif
 

@@ -23,7 +23,7 @@ __device__ __forceinline__ void send_rows(const Params& params, const QueryTile&
   if (thread_index() % 128 != 0) return;
   constexpr int kSlab = kSwizzleV / 2;
 #if FW_PACK_HEADS
-  const int rows = 64 >> params.pack_shift;  // of a head
+  const int rows = rows_of_head(params);
 #pragma unroll 1
   for (int part = 0; part < 64 / rows; ++part) {
 #pragma unroll 1
@@ -99,10 +99,10 @@ __device__ __forceinline__ void write_output(const float (&out)[kRowTiles][kDimT
     }
   }
   lay_down(out, factor, tile);
-  // TMA leaves out what lies behind the end of the tensor, but not what another block computes.
 #if FW_PACK_HEADS
-  const bool by_tma = params.aligned;
+  const bool by_tma = params.aligned;  // it leaves out what lies behind the last query
 #else
+  // TMA leaves out what lies behind the end of the tensor, but not what another block computes.
   const bool whole = work.row_begin + own_row + 64 <= work.row_end;
   const bool by_tma = params.aligned && (whole || work.row_end == params.seq_q);
 #endif

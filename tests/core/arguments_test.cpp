@@ -300,10 +300,11 @@ TEST_CASE("values of the launch arrive") {
   CHECK(!r.empty);
   CHECK(call.value(Param::group) == 3);
   CHECK(call.value(Param::pack_shift) == 0);
-  CHECK(pack_shift(1) == 0);
-  CHECK(pack_shift(6) == 1);
-  CHECK(pack_shift(4) == 2);
-  CHECK(pack_shift(64) == 3);
+  CHECK(pack_shift({1, 8, 8, 1, 1}) == 0);
+  CHECK(pack_shift({1, 12, 2, 1, 1}) == 1);
+  CHECK(pack_shift({1, 32, 8, 1, 1}) == 2);
+  CHECK(pack_shift({1, 64, 1, 1, 1}) == 3);
+  CHECK(pack_shift({1, 0, 0, 1, 1}) == 0);
   CHECK(call.value(Param::q_position) == kSeqKv - kSeqQ);
   CHECK(call.value(Param::window_left) == 3);
   CHECK(call.value(Param::window_right) == 1 << 30);

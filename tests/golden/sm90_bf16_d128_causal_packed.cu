@@ -523,25 +523,30 @@ struct QueryTile {
   int row_begin, row_end;  // rows [row_begin, row_end) exist
 };
 
-__device__ __forceinline__ u32 query_tiles_per_head(const Params& params) {
-  const u32 queries = kTileQ >> params.pack_shift;
-  return (static_cast<u32>(params.seq_q) + queries - 1) / queries;
-}
-
 // Query heads that share a key head are joined: of the 64 rows of a consumer each has a part, which
 // holds the same queries as the others.
 __device__ __forceinline__ int joined_heads(const Params& params) {
   return params.heads_q >> params.pack_shift;
 }
 
+// Rows of each head among the 64.
+__device__ __forceinline__ int rows_of_head(const Params& params) {
+  return 64 >> params.pack_shift;
+}
+
 // The query of a row, counted from the first of the consumer.
 __device__ __forceinline__ int query_of(const Params& params, int row) {
-  return row & ((64 >> params.pack_shift) - 1);
+  return row & (rows_of_head(params) - 1);
 }
 
 // The head of a row, counted from the first of those that are joined.
 __device__ __forceinline__ int head_of(const Params& params, int row) {
   return row >> (6 - params.pack_shift);
+}
+
+__device__ __forceinline__ u32 query_tiles_per_head(const Params& params) {
+  const u32 queries = kTileQ >> params.pack_shift;
+  return (static_cast<u32>(params.seq_q) + queries - 1) / queries;
 }
 
 // A query tile by its place among all heads and among those of its head.
@@ -895,7 +900,7 @@ __device__ __forceinline__ void load_queries(const Params& params, const QueryTi
     const int number = queries_number(walk.queries, group);
     const u32 full = barriers.queries_full + number * 8;
     arrive_expecting(full, kQueriesBytes);
-    const int rows = 64 >> params.pack_shift;  // of a head
+    const int rows = rows_of_head(params);
     const int first = work.row_begin + (row_of(walk.queries, group) >> params.pack_shift);
 #pragma unroll 1
     for (int part = 0; part < 64 / rows; ++part)
@@ -1080,7 +1085,7 @@ __device__ __forceinline__ void send_rows(const Params& params, const QueryTile&
                                           int row) {
   if (thread_index() % 128 != 0) return;
   constexpr int kSlab = kSwizzleV / 2;
-  const int rows = 64 >> params.pack_shift;  // of a head
+  const int rows = rows_of_head(params);
 #pragma unroll 1
   for (int part = 0; part < 64 / rows; ++part) {
 #pragma unroll 1
@@ -1132,8 +1137,7 @@ __device__ __forceinline__ void write_output(const float (&out)[kRowTiles][kDimT
     }
   }
   lay_down(out, factor, tile);
-  // TMA leaves out what lies behind the end of the tensor, but not what another block computes.
-  const bool by_tma = params.aligned;
+  const bool by_tma = params.aligned;  // it leaves out what lies behind the last query
   if (by_tma) fence_async_shared();
   synchronize_named(2 + group, 128);
   if (by_tma) {
@@ -1183,7 +1187,7 @@ struct Consumer {
   // Before the keys of a query tile.
   __device__ __forceinline__ void begin(const Params& params, const QueryTile& work) {
     row >>= params.pack_shift;  // the first of its queries
-    own_keys.start(params, work, row, 64 >> params.pack_shift);
+    own_keys.start(params, work, row, rows_of_head(params));
     first_row = work.row_begin + row;
     tiles.start(params, work);
   }

@@ -1467,7 +1467,7 @@ __device__ __forceinline__ void start_values(const KeysConsumer& consumer,
     start_gradient<kQueryStep, kSwizzleV>(dv, packed,
                                           consumer.outputs + at.stage * kStepOutputsStride);
   } else {
-    fence_products();
+    fence_products();  // the compiler would add it
     commit_products();
   }
 }
