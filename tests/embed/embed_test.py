@@ -161,7 +161,7 @@ class Package(Installed):
         report = call(env["FLASHWRIGHT"], "doctor", env=self.env)
         if "NVRTC:" in report:
             self.skipTest("NVRTC was not found")
-        text = call("bash", os.path.join(EXAMPLES, "offline_tuning.sh"), "3", env=env)
+        text = call("bash", os.path.join(EXAMPLES, "offline_tuning.sh"), "8", env=env)
         text, after = text.split("== on the other machine")
         winner = re.findall(r"winner    (\S+), predicted by the model", text)[-1]
         self.assertRegex(after, "kernels   2 added, 0 known already, 0 refused")
