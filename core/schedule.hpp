@@ -25,6 +25,7 @@ struct Schedule {
   int half_tiles = 0;  // sm90: 1 lets a consumer compute half of a tile of keys under a causal mask
   int query_prefetch = 0;  // sm90: 1 brings the queries of the next tile while one is computed
   int pack_heads = 0;      // sm90: 1 joins query heads that share a key head in one tile
+  int cluster = 0;         // sm90: blocks that bring keys and values to each other; 0: each its own
   int keys_per_block = 0;  // sm80, backward: keys per block of the kernel for dK and dV
   int query_step = 0;      // backward: queries per step of the kernel for dK and dV
   int split_keys = 0;      // sm80, backward: 1 gives dK and dV kernels of their own

@@ -42,6 +42,9 @@
 #ifndef FW_PERSISTENT
 #define FW_PERSISTENT 0
 #endif
+#ifndef FW_CLUSTER
+#define FW_CLUSTER 0
+#endif
 #ifndef FW_COUNTER
 #define FW_COUNTER 0
 #endif

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/dtype.hpp"
 #include "core/expr_parse.hpp"
 #include "core/mask.hpp"
@@ -57,6 +59,9 @@ std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
   if (schedule.lazy_rescale > 1)
     rows.push_back({fmt::format("constexpr float kRescaleThreshold = {}.0f", schedule.lazy_rescale),
                     "weights stay below 2^this"});
+  if (schedule.cluster != 0)
+    rows.insert(rows.begin() + 4, int_constant("kClusterBlocks", schedule.cluster,
+                                               "that bring keys and values to each other"));
   if (takes_numbers(problem, schedule))
     rows.insert(rows.begin() + 2, int_constant("kPersistentBlocks", schedule.persistent,
                                                "that take query tiles in turn"));
@@ -151,25 +156,27 @@ LaunchPlan plan_for(const Problem& problem, const Schedule& schedule) {
                           packs && (map == Param::q_map || map == Param::o_map)});
   };
   box(Param::q_map, problem.head_dim, 64, keys);
-  box(Param::k_map, problem.head_dim, schedule.tile_kv, keys);
-  box(Param::v_map, problem.head_dim_v, schedule.tile_kv, values);
+  const int cluster = std::max(1, schedule.cluster), step_rows = schedule.tile_kv / cluster;
+  box(Param::k_map, problem.head_dim, step_rows, keys);
+  box(Param::v_map, problem.head_dim_v, step_rows, values);
   box(Param::o_map, problem.head_dim_v, 64, values);
   const bool blocks = problem.mask == Mask::Kind::blocks;
   const std::string rows = packs ? "seq_q * packed" : "seq_q",
                     heads = packs ? "floor_div(heads_q, packed)" : "heads_q";
   const std::string tiles =
       blocks ? fmt::format("query_blocks * ceil_div(block_q, {})", schedule.tile_q)
-             : fmt::format("ceil_div({}, {})", rows, schedule.tile_q);
+             : fmt::format("ceil_div({}, {})", rows, schedule.tile_q * cluster);
+  // In clusters. Fewer than 2^32 tiles: outputs for more do not fit any device.
   std::string grid = fmt::format("{} * {} * batch", tiles, heads);
-  // Fewer than 2^32 tiles: outputs for more do not fit any device.
   if (takes_numbers(problem, schedule)) {
     grid = fmt::format("min({}, {})", grid, schedule.persistent);
   } else if (schedule.persistent != 0) {
     // As many rounds as the rows need, and no more blocks than fill them: so the blocks of a round
     // read the keys of few heads. Rows are counted, since the last tile of a head may be short.
     grid = fmt::format("min({}, ceil_div({}, max(1, ceil_div(seq_q * heads_q * batch, {}))))",
-                       schedule.persistent, grid, schedule.tile_q * schedule.persistent);
+                       schedule.persistent / cluster, grid, schedule.tile_q * schedule.persistent);
   }
+  if (cluster > 1) grid = fmt::format("{} * {}", cluster, grid);
   plan.steps.push_back({"fw_forward", 32 * schedule.warps, layout(problem, schedule).smem_bytes,
                         parse_expr(grid), true});
   return plan;
@@ -236,6 +243,7 @@ Emission emission(const Problem& problem, const Schedule& schedule) {
   out.options["FW_LAZY_RESCALE"] = schedule.lazy_rescale != 0;
   out.options["FW_RESCALE_THRESHOLD"] = schedule.lazy_rescale > 1;
   out.options["FW_HALF_TILES"] = schedule.half_tiles != 0;
+  out.options["FW_CLUSTER"] = schedule.cluster != 0;
   out.options["FW_PACK_HEADS"] = schedule.pack_heads != 0;
   out.options["FW_WINDOW"] = problem.mask == Mask::Kind::window;
   out.options["FW_LONGEST_FIRST"] = schedule.longest_first != 0;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 
@@ -56,6 +57,11 @@ void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
                   "pack_heads is 1; allowed with block lists, dropout or ALiBi: 0");
   verdict.require(s.pack_heads == 0 || (s.longest_first == 0 && s.half_tiles == 0),
                   "pack_heads is 1; allowed with longest_first or half_tiles: 0");
+  verdict.one_of("cluster", s.cluster, {0, 2});
+  verdict.require(s.cluster == 0 || problem.mask == Mask::Kind::none,
+                  "cluster is 2; allowed with a mask, where tiles differ in their keys: 0");
+  verdict.require(s.cluster == 0 || (s.pack_heads == 0 && s.persistent % 2 == 0),
+                  "cluster is 2; allowed with pack_heads or an odd number of persistent blocks: 0");
   verdict.require(s.q_in_registers == 0, "q_in_registers is 1; allowed: 0");
   verdict.require(
       s.keys_per_block == 0 && s.query_step == 0 && s.split_keys == 0 && s.add_queries == 0,
@@ -217,8 +223,13 @@ std::vector<Schedule> variants(const Problem& problem, const DeviceInfo& device,
           s.query_prefetch = prefetch;
           s.longest_first = longest_first;
           s.half_tiles = half_tiles;
-          s.pack_heads = 0;
+          s.pack_heads = s.cluster = 0;
           out.push_back(s);
+          if (problem.mask == Mask::Kind::none && persistent % 2 == 0) {
+            s.cluster = 2;
+            out.push_back(s);
+            s.cluster = 0;
+          }
           if (!packs || longest_first + half_tiles > 0) continue;
           s.pack_heads = 1;
           out.push_back(s);
@@ -318,7 +329,8 @@ Schedule FamilySm90::default_schedule(const Problem& problem, const DeviceInfo& 
 std::optional<double> FamilySm90::traffic_bytes(const Problem& problem, const Schedule& schedule,
                                                 const Shape& shape) const {
   if (problem.direction == Direction::forward)
-    return forward_block_bytes(problem, shape, schedule.tile_q, schedule.tile_kv);
+    return forward_block_bytes(problem, shape, schedule.tile_q * std::max(1, schedule.cluster),
+                               schedule.tile_kv);
   BackwardBlocks blocks;
   blocks.queries = schedule.tile_q;
   blocks.keys = sm90::keys_per_block(problem, schedule);

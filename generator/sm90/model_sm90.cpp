@@ -52,7 +52,7 @@ double step_cycles(const Problem& problem, const Schedule& s) {
   const double mixed = softmax / kSoftmaxAlone[groups] +
                        products * (1 - kSoftmaxBeside[groups] / kSoftmaxAlone[groups]);
   const double shared = products * (0.5 + 16.0 / s.tile_kv + 0.5 / consumers);
-  const double traffic = s.tile_kv * dims * 2 / kL2Bytes;
+  const double traffic = s.tile_kv * dims * 2 / kL2Bytes / std::max(1, s.cluster);
   // One warpgroup by itself: its scores, then its softmax, while the other product hides.
   const double alone = products / consumers * slabs(problem.head_dim).columns / dims +
                        softmax / consumers / kSoftmaxAlone[0] + kStepLatency;
@@ -87,11 +87,12 @@ double steps_of_head(const Problem& problem, const Shape& shape, const Schedule&
 double model_time_us(const Problem& problem, const DeviceInfo& device, const Shape& shape,
                      const Schedule& s) {
   const int joined = s.pack_heads != 0 ? 1 << pack_shift(shape) : 1;
-  const double queries = static_cast<double>(s.tile_q) / joined;
+  const double queries = static_cast<double>(s.tile_q) / joined, cluster = std::max(1, s.cluster);
   const double heads =
       static_cast<double>(std::max<std::int64_t>(shape.batch * shape.heads_q, 1)) / joined;
   const double tiles =
-      std::ceil(static_cast<double>(std::max<std::int64_t>(shape.seq_q, 1)) / queries);
+      std::ceil(static_cast<double>(std::max<std::int64_t>(shape.seq_q, 1)) / queries / cluster) *
+      cluster;
   const double step = step_cycles(problem, s), steps = steps_of_head(problem, shape, s, queries);
   double around = (s.query_prefetch != 0 ? kPrefetched
                    : s.persistent != 0   ? kPersistent

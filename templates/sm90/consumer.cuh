@@ -108,9 +108,9 @@ struct Consumer {
 #endif
       if (thread_index() % 128 == 0) {
         wait_barrier(barriers.keys_full + walk.at.stage * 8, walk.at.parity);
-        arrive(barriers.keys_empty + walk.at.stage * 8);
+        arrive_empty(barriers.keys_empty + walk.at.stage * 8);
         wait_barrier(barriers.values_full + walk.at.stage * 8, walk.at.parity);
-        arrive(barriers.values_empty + walk.at.stage * 8);
+        arrive_empty(barriers.values_empty + walk.at.stage * 8);
       }
       walk.at.advance();
     }
@@ -139,7 +139,7 @@ struct Consumer {
   }
 #else
   __device__ __forceinline__ void release_keys() const {
-    release(barriers.keys_empty + walk.at.stage * 8);
+    release_stage(barriers.keys_empty + walk.at.stage * 8);
   }
 #endif
 
@@ -276,6 +276,6 @@ struct Consumer {
   __device__ __forceinline__ void finish_output(float (&out)[kRowTiles][kDimTiles][4]) const {
     wait_products<0>();
     hold_sums(out);
-    release(barriers.values_empty + behind.stage * 8);
+    release_stage(barriers.values_empty + behind.stage * 8);
   }
 };

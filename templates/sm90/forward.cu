@@ -87,11 +87,19 @@ __device__ __forceinline__ void produce(const Params& params, u32 memory) {
 #else
 // One block computes kTileQ rows of the output of one head.
 #endif
+#if FW_CLUSTER
+extern "C" __global__ void __cluster_dims__(kClusterBlocks, 1, 1)
+    __launch_bounds__(kThreads, kBlocksPerSm) fw_forward(const __grid_constant__ Params params) {
+  const u32 memory = swizzled_memory();
+  if (thread_index() == 0) find_barriers(memory).make();
+  synchronize_cluster();
+#else
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     fw_forward(const __grid_constant__ Params params) {
   const u32 memory = swizzled_memory();
   if (thread_index() == 0) find_barriers(memory).make();
   synchronize_block();
+#endif
   start_next_kernel();  // it waits for this one, too
   const int group = static_cast<int>(shuffle(warp_index() / 4, 0));
   if (group == kConsumers) {
@@ -102,4 +110,9 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     wait_for_previous_kernel();
     consume(params, memory, group);
   }
+#if FW_CLUSTER
+  // No block leaves before the others have given back the stages that it filled.
+  synchronize_warp();
+  synchronize_cluster();
+#endif
 }

@@ -22,12 +22,16 @@ struct Barriers {
     for (int stage = 0; stage < kStages; ++stage) {
       init_barrier(keys_full + stage * 8, 1);
       init_barrier(values_full + stage * 8, 1);
-#if FW_BLOCKS
+#if FW_CLUSTER
+      init_barrier(keys_empty + stage * 8, kClusterBlocks * kConsumers);
+      init_barrier(values_empty + stage * 8, kClusterBlocks * kConsumers);
+#elif FW_BLOCKS
       init_barrier(keys_empty + stage * 8, 4 * kConsumers);
+      init_barrier(values_empty + stage * 8, kConsumers);
 #else
       init_barrier(keys_empty + stage * 8, kConsumers);
-#endif
       init_barrier(values_empty + stage * 8, kConsumers);
+#endif
     }
     publish_barriers();
   }
@@ -42,6 +46,22 @@ __device__ __forceinline__ Barriers find_barriers(u32 memory) {
   barriers.values_full = barriers.keys_empty + kStages * 8;
   barriers.values_empty = barriers.values_full + kStages * 8;
   return barriers;
+}
+
+#if FW_CLUSTER
+// One thread gives a stage of keys or values back, to the producers of all blocks of the cluster:
+// each fills a part of it.
+__device__ __forceinline__ void arrive_empty(u32 barrier) {
+#pragma unroll
+  for (int rank = 0; rank < kClusterBlocks; ++rank) arrive_remote(address_in_block(barrier, rank));
+}
+#else
+__device__ __forceinline__ void arrive_empty(u32 barrier) { arrive(barrier); }
+#endif
+
+// One thread of a warpgroup speaks for it: its wait has covered the products of all.
+__device__ __forceinline__ void release_stage(u32 barrier) {
+  if (thread_index() % 128 == 0) arrive_empty(barrier);
 }
 
 // The queries of a consumer: their number among all, for their place and their barriers.

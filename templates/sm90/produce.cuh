@@ -69,16 +69,27 @@ __device__ __forceinline__ void load_stage(const Params& params, const QueryTile
   tiles.advance(params);
 #endif
   arrive_expecting(keys_full, kKeysBytes);
+#if FW_CLUSTER
+  load_part<kTileKv, kPaddedDim, kSwizzle>(memory + kKeysOffset + at.stage * kKeysStride,
+                                           params.k_map, keys_full, first_key, kv_head, work.batch);
+#else
   load_boxes<kTileKv, kPaddedDim, kSwizzle>(memory + kKeysOffset + at.stage * kKeysStride,
                                             params.k_map, keys_full, first_key, kv_head,
                                             work.batch);
+#endif
   if (tiles.done) turn.next(params);
   const u32 values_full = barriers.values_full + at.stage * 8;
   wait_barrier(barriers.values_empty + at.stage * 8, at.parity ^ 1);
   arrive_expecting(values_full, kValuesBytes);
+#if FW_CLUSTER
+  load_part<kTileKv, kPaddedDimV, kSwizzleV>(memory + kValuesOffset + at.stage * kValuesStride,
+                                             params.v_map, values_full, first_key, kv_head,
+                                             work.batch);
+#else
   load_boxes<kTileKv, kPaddedDimV, kSwizzleV>(memory + kValuesOffset + at.stage * kValuesStride,
                                               params.v_map, values_full, first_key, kv_head,
                                               work.batch);
+#endif
   at.advance();
 }
 

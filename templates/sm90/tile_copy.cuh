@@ -22,6 +22,21 @@ __device__ __forceinline__ void load_boxes(u32 tile, const TensorMap& map, u32 b
     load_box(tile + column / kSlab * kRows * kSwizzle, map, barrier, column, row, head, batch);
 }
 
+#if FW_CLUSTER
+// Starts the copy of the part of kRows rows that this block brings to all blocks of the cluster.
+template <int kRows, int kColumns, int kSwizzle>
+__device__ __forceinline__ void load_part(u32 tile, const TensorMap& map, u32 barrier, int row,
+                                          int head, int batch) {
+  constexpr int kSlab = kSwizzle / 2, kPart = kRows / kClusterBlocks;
+  constexpr u16 kAllBlocks = (1 << kClusterBlocks) - 1;
+  const int first = static_cast<int>(cluster_rank()) * kPart;
+#pragma unroll 1
+  for (int column = 0; column < kColumns; column += kSlab)
+    load_box_to_blocks(tile + (column / kSlab * kRows + first) * kSwizzle, map, barrier, column,
+                       row + first, head, batch, kAllBlocks);
+}
+#endif
+
 // The same by the threads of a warpgroup, element by element, for rows that start anywhere. All
 // lanes of a warp make the same rounds: after a loop that some leave earlier they may arrive at a
 // barrier in two parts, and then it counts the warp twice.

@@ -32,6 +32,12 @@ __device__ __forceinline__ u32 query_tiles_per_head(const Params& params) {
   const u32 queries = kTileQ >> params.pack_shift;
   return (static_cast<u32>(params.seq_q) + queries - 1) / queries;
 }
+#elif FW_CLUSTER
+// As many as whole clusters take: the last may lie behind the end.
+__device__ __forceinline__ u32 query_tiles_per_head(const Params& params) {
+  constexpr u32 kRows = kClusterBlocks * kTileQ;
+  return (static_cast<u32>(params.seq_q) + kRows - 1) / kRows * kClusterBlocks;
+}
 #else
 __device__ __forceinline__ u32 query_tiles_per_head(const Params& params) {
   return static_cast<u32>(params.seq_q + kTileQ - 1) / kTileQ;
@@ -188,7 +194,12 @@ struct Turn {
 
   __device__ __forceinline__ void next(const Params& params) {
     first += blocks;
-#if !FW_LONGEST_FIRST
+#if FW_CLUSTER
+    // Another place: the last tile of a head may be short, and would else be the same block's. The
+    // blocks of a cluster stay side by side: they have tiles of one head.
+    place = place + kClusterBlocks >= blocks ? place + kClusterBlocks - blocks
+                                             : place + kClusterBlocks;
+#elif !FW_LONGEST_FIRST
     // Another place: the last tile of a head may be short, and would else be the same block's.
     place = place + 1 == blocks ? 0 : place + 1;
 #endif

@@ -83,6 +83,7 @@ constexpr Row kSm90[] = {
      "q128.kv128.w12.st2.b1.ph1"},
     {"bf16_d64_three_consumers", "sm_90a", R"({"head_dim":64})", "q192.kv128.w16.st2.b1"},
     {"bf16_d64_in_rounds", "sm_90a", R"({"head_dim":64})", "q192.kv128.w16.st3.b1.pp1.pb2.qp1"},
+    {"bf16_d128_cluster", "sm_90a", R"({"head_dim":128})", "q128.kv128.w12.st2.b1.pb4.cl2"},
     {"bf16_d256_lazy", "sm_90a", R"({"head_dim":256})", "q128.kv80.w12.st2.b1.lz1"},
     {"bf16_d192_v128_window", "sm_90a",
      R"({"head_dim":192,"head_dim_v":128,"mask":"window:512,0"})", "q128.kv112.w12.st2.b1"},
