@@ -257,7 +257,8 @@ const std::vector<std::string>& option_names() {
                                                  "FW_SOFTCAP",        "FW_ALIBI",
                                                  "FW_COUNTER",        "FW_SWAP_ROWS",
                                                  "FW_SPLIT_KEYS",     "FW_TWO_PARTS",
-                                                 "FW_ADDER",          "FW_CLUSTER"};
+                                                 "FW_ADDER",          "FW_CLUSTER",
+                                                 "FW_LATE_LSE"};
   return names;
 }
 

@@ -45,6 +45,9 @@
 #ifndef FW_CLUSTER
 #define FW_CLUSTER 0
 #endif
+#ifndef FW_LATE_LSE
+#define FW_LATE_LSE 0
+#endif
 #ifndef FW_COUNTER
 #define FW_COUNTER 0
 #endif

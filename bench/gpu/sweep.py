@@ -3,10 +3,11 @@
 
     python3 bench/gpu/sweep.py --out bench/results/h200/NAME PLAN.json...
 
-A plan is a list of {"shapes": [...], "schedules": [...]} with optional "config" (more of the Config, such as a
-mask) and "direction": "backward" for the gradients. A shape is a text like "bf16 b4 heads 16/16 seq 4096x4096 d
-128/128 causal"; "grid d64 causal" stands for the six shapes of the training grid. A schedule may hold alternatives:
-"q128.kv{96,128}.w12.st2.b1{,.pp1}"; "" is the library's choice. Kernels are compiled in parallel, checked, then timed.
+A plan is a list of {"shapes": [...], "schedules": [...]} with optional "config" (more of the Config, such as a mask:
+"blocks" is a random quarter of all) and "direction": "backward" for the gradients. A shape is a text like "bf16 b4
+heads 16/16 seq 4096x4096 d 128/128 causal"; "grid d64 causal" stands for the six shapes of the training grid. A
+schedule may hold alternatives: "q128.kv{96,128}.w12.st2.b1{,.pp1}"; "" is the library's choice. Kernels are compiled in
+parallel, checked, then timed.
 Writes NAME.json and NAME.txt.
 """
 
@@ -69,6 +70,25 @@ class Kernels:
         return self.found[key]
 
 
+def full_blocks(torch, shape, device):
+    """Lists of the peers' random blocks, all of them full: by rows of queries, and for gradients by columns of keys."""
+    chosen = torch_cuda.block_table(torch, shape, "cpu")
+
+    def compressed(table):
+        rows = [row.nonzero().flatten() for row in table]
+        return [[0, *itertools.accumulate(len(row) for row in rows)], torch.cat(rows)]
+
+    def empty(table):
+        return [[0] * (len(table) + 1), [0]]
+
+    lists = [*compressed(chosen), *empty(chosen), [0], *compressed(chosen.T), *empty(chosen.T), [0]]
+    arrays = [torch.as_tensor(values, dtype=torch.int32, device=device) for values in lists]
+    blocks = library.Blocks(library.ctypes.sizeof(library.Blocks), shape.seq_q, shape.seq_kv, torch_cuda.BLOCK,
+                            torch_cuda.BLOCK, 1, 1, *(array.data_ptr() for array in arrays))
+    blocks.arrays = arrays  # live as long as what points to them
+    return blocks
+
+
 def bind(torch, lib, entry, kernel, shape, inputs, check):
     if is_backward(entry):
         forward = {**ours.config_of(shape), **entry.get("config", {})}
@@ -76,7 +96,8 @@ def bind(torch, lib, entry, kernel, shape, inputs, check):
     q, k, v = (t.transpose(1, 2) for t in inputs)
     out = torch.full((shape.batch, shape.seq_q, shape.heads_q, shape.dim_v), float("nan"), dtype=q.dtype, device="cuda")
     lse = torch.empty(shape.batch, shape.heads_q, shape.seq_q, device="cuda")
-    launch = kernel.bind(q, k, v, out, lse, seed=1)
+    blocks = full_blocks(torch, shape, "cuda") if entry.get("config", {}).get("mask") == "blocks" else None
+    launch = kernel.bind(q, k, v, out, lse, blocks=blocks, seed=1)
     launch()
     torch.cuda.synchronize()
     if not torch.isfinite(out).all():

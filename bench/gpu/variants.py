@@ -67,25 +67,6 @@ class Case:
         return {**config, "schedule": schedule} if schedule else config
 
 
-def full_blocks(torch, shape, device):
-    """Lists of the peers' random blocks, all of them full: by rows of queries, and for gradients by columns of keys."""
-    chosen = torch_cuda.block_table(torch, shape, "cpu")
-
-    def compressed(table):
-        rows = [row.nonzero().flatten() for row in table]
-        return [[0, *itertools.accumulate(len(row) for row in rows)], torch.cat(rows)]
-
-    def empty(table):
-        return [[0] * (len(table) + 1), [0]]
-
-    lists = [*compressed(chosen), *empty(chosen), [0], *compressed(chosen.T), *empty(chosen.T), [0]]
-    arrays = [torch.as_tensor(values, dtype=torch.int32, device=device) for values in lists]
-    blocks = library.Blocks(library.ctypes.sizeof(library.Blocks), shape.seq_q, shape.seq_kv, torch_cuda.BLOCK,
-                            torch_cuda.BLOCK, 1, 1, *(array.data_ptr() for array in arrays))
-    blocks.arrays = arrays  # live as long as what points to them
-    return blocks
-
-
 def bind(torch, lib, case, inputs, d_o, schedule):
     """A launch that has run once, the schedule, and what it writes by name, as (batch, heads, seq, dim)."""
     shape = case.shape
@@ -93,7 +74,7 @@ def bind(torch, lib, case, inputs, d_o, schedule):
     out = torch.full((shape.batch, shape.seq_q, shape.heads_q, shape.dim_v), float("nan"), dtype=q.dtype,
                      device=case.device)
     lse = torch.empty(shape.batch, shape.heads_q, shape.seq_q, device=case.device)
-    same = {"blocks": full_blocks(torch, shape, case.device)} if case.mask == "blocks" else {}
+    same = {"blocks": sweep.full_blocks(torch, shape, case.device)} if case.mask == "blocks" else {}
     if case.score == "alibi":
         heads = torch.arange(1, shape.heads_q + 1, device=case.device)
         same["alibi_slopes"] = torch.exp2(-8.0 / shape.heads_q * heads).float()
@@ -187,7 +168,7 @@ def describe(record):
 
 def check_lists(torch, lib, shape):
     """The lists by keys, which the CPU does without, are those that the library makes from the lists by queries."""
-    blocks, made = full_blocks(torch, shape, "cpu"), library.ctypes.POINTER(library.Blocks)()
+    blocks, made = sweep.full_blocks(torch, shape, "cpu"), library.ctypes.POINTER(library.Blocks)()
     lib.check(lib.c.flashwright_blocks_transpose(library.ctypes.byref(blocks), library.ctypes.byref(made)))
     full, lists = len(blocks.arrays[1]), -(-shape.seq_q // torch_cuda.BLOCK)
     for (name, _), mine in zip(library.Blocks._fields_[-len(blocks.arrays):], blocks.arrays):

@@ -22,7 +22,7 @@ int row_threads(const Problem& problem) {
 }
 
 std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
-  const Slabs keys = backward_slabs(problem.head_dim), values = backward_slabs(problem.head_dim_v);
+  const Slabs keys = slabs(problem.head_dim), values = slabs(problem.head_dim_v);
   const int consumers = schedule.tile_q / kRows;
   const BackwardRegisters share = backward_registers(problem, schedule);
   const KernelLayout queries = queries_layout(problem, schedule);
@@ -55,8 +55,10 @@ std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
       {"constexpr int kRowsPerBlock = kPrepareThreads / kRowThreads", ""},
       {},
       int_constant("kElementBytes", 2, to_string(problem.dtype)),
-      int_constant("kPaddedDim", keys.columns, "whole tensor core steps"),
+      int_constant("kPaddedDim", keys.columns, "whole slabs"),
       int_constant("kPaddedDimV", values.columns, ""),
+      {"constexpr int kDepth = (kHeadDim + 15) / 16 * 16", "of products: whole tensor core steps"},
+      {"constexpr int kDepthV = (kHeadDimV + 15) / 16 * 16", ""},
       int_constant("kSwizzle", keys.swizzle, "bytes of a slab of queries or keys"),
       int_constant("kSwizzleV", values.swizzle, "of values or gradients of outputs"),
       int_constant("kQueryBoxRows", std::gcd(kRows, schedule.query_step), "of a copy by TMA"),
@@ -180,7 +182,7 @@ ParamLayout params_for(const Problem& problem) {
 }
 
 std::vector<BoxRule> boxes(const Problem& problem, const Schedule& schedule) {
-  const Slabs keys = backward_slabs(problem.head_dim), values = backward_slabs(problem.head_dim_v);
+  const Slabs keys = slabs(problem.head_dim), values = slabs(problem.head_dim_v);
   std::vector<BoxRule> out;
   const auto box = [&](Param map, int head_dim, int rows, const Slabs& slab) {
     out.push_back({map, problem.dtype, head_dim, rows, slab.swizzle / info(problem.dtype).bytes,

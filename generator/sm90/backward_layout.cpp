@@ -23,8 +23,7 @@ struct Rings {
 // of a stage.
 KernelLayout layout_of(const Problem& problem, const Schedule& schedule, int parts, int step,
                        const Rings& rings, int row_numbers) {
-  const int dim = backward_slabs(problem.head_dim).columns,
-            dim_v = backward_slabs(problem.head_dim_v).columns;
+  const int dim = slabs(problem.head_dim).columns, dim_v = slabs(problem.head_dim_v).columns;
   KernelLayout out;
   out.own_first_stride = tile_bytes(kRows, dim);
   out.own_second_stride = tile_bytes(kRows, dim_v);
@@ -95,13 +94,7 @@ KernelLayout queries_layout(const Problem& problem, const Schedule& schedule) {
 }
 
 int convert_bytes(const Problem& problem) {
-  return tile_bytes(kRows, backward_slabs(problem.head_dim).columns);
-}
-
-// Narrow slabs come in many boxes, which take longer than products with some columns of zeros.
-Slabs backward_slabs(int head_dim) {
-  constexpr int kNearlyWhole = 208;
-  return slabs(head_dim > kNearlyWhole ? 256 : head_dim);
+  return tile_bytes(kRows, slabs(problem.head_dim).columns);
 }
 
 bool apart(const Problem& problem) {

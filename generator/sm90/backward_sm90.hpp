@@ -32,9 +32,6 @@ KernelLayout keys_layout(const Problem& problem, const Schedule& schedule);
 KernelLayout queries_layout(const Problem& problem, const Schedule& schedule);
 int convert_bytes(const Problem& problem);  // of the kernel that rounds summed gradients of queries
 
-// How a head dimension lies in shared memory: as slabs() says, but for wide ones that nearly are whole slabs.
-Slabs backward_slabs(int head_dim);
-
 // Whether one consumer computes gradients of keys and another those of the values: no one can hold the sums
 // of both.
 bool apart(const Problem& problem);

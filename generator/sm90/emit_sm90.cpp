@@ -38,7 +38,7 @@ std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
       int_constant("kConsumerRegisters", share.consumer, ""),
       {},
       int_constant("kElementBytes", 2, to_string(problem.dtype)),
-      int_constant("kPaddedDim", keys.columns, "whole tensor core steps"),
+      int_constant("kPaddedDim", keys.columns, "whole slabs"),
       int_constant("kPaddedDimV", values.columns, ""),
       int_constant("kSwizzle", keys.swizzle, "bytes of a slab of queries or keys"),
       int_constant("kSwizzleV", values.swizzle, "of values or outputs"),
@@ -46,7 +46,7 @@ std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
       {"constexpr int kKeyTiles = kTileKv / 8", "columns of accumulators along the keys"},
       {"constexpr int kKeySteps = kTileKv / 16", "tensor core steps along the keys"},
       {"constexpr int kDimTiles = kHeadDimV / 8", "columns of accumulators along the head dim"},
-      {"constexpr int kDimSteps = kPaddedDim / 16", "tensor core steps along it"},
+      {"constexpr int kDimSteps = (kHeadDim + 15) / 16", "tensor core steps along it"},
       {},
       {"constexpr float kLn2 = 0.6931471805599453f", ""},
       {"constexpr float kLog2E = 1.4426950408889634f", ""},
@@ -244,6 +244,7 @@ Emission emission(const Problem& problem, const Schedule& schedule) {
   out.options["FW_RESCALE_THRESHOLD"] = schedule.lazy_rescale > 1;
   out.options["FW_HALF_TILES"] = schedule.half_tiles != 0;
   out.options["FW_CLUSTER"] = schedule.cluster != 0;
+  out.options["FW_LATE_LSE"] = schedule.late_lse != 0;
   out.options["FW_PACK_HEADS"] = schedule.pack_heads != 0;
   out.options["FW_WINDOW"] = problem.mask == Mask::Kind::window;
   out.options["FW_LONGEST_FIRST"] = schedule.longest_first != 0;

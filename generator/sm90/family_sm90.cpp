@@ -17,7 +17,8 @@
 namespace flashwright {
 namespace {
 
-constexpr int kReservedSmem = 1024;  // the system takes this of every resident block
+constexpr int kLateLseColumns = 192;  // of outputs, from which on it was found to pay
+constexpr int kReservedSmem = 1024;   // the system takes this of every resident block
 
 // What a query head has of its own besides its queries would have to be told for each row.
 bool can_pack(const Problem& problem) {
@@ -62,6 +63,7 @@ void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
                   "cluster is 2; allowed with a mask, where tiles differ in their keys: 0");
   verdict.require(s.cluster == 0 || (s.pack_heads == 0 && s.persistent % 2 == 0),
                   "cluster is 2; allowed with pack_heads or an odd number of persistent blocks: 0");
+  verdict.one_of("late_lse", s.late_lse, {0, 1});
   verdict.require(s.q_in_registers == 0, "q_in_registers is 1; allowed: 0");
   verdict.require(
       s.keys_per_block == 0 && s.query_step == 0 && s.split_keys == 0 && s.add_queries == 0,
@@ -140,19 +142,30 @@ constexpr std::array kSeeds = {
     Seed{64, 64, Kind::causal, true, kAnyLength, "q128.kv128.w12.st2.b1.pp1.pb1.lf1.qp1"},
     Seed{64, 64, Kind::window, false, kAnyLength, "q128.kv128.w12.st2.b1.pp1.pb1.qp1"},
     Seed{64, 64, Kind::window, true, kAnyLength, "q128.kv128.w12.st2.b1.pp1.lz8.pb1.qp1"},
-    Seed{64, 64, Kind::blocks, false, kAnyLength, "q128.kv128.w12.st2.b1.lz8.pb1.qp1"},
+    Seed{64, 64, Kind::blocks, false, kAnyLength, "q64.kv128.w8.st2.b2.pb1.qp1"},
+    Seed{80, 80, Kind::none, false, 1024, "q128.kv128.w12.st2.b1.pb1.qp1"},
     Seed{80, 80, Kind::none, false, kAnyLength, "q192.kv112.w16.st2.b1.pp1"},
+    Seed{80, 80, Kind::causal, false, 1024, "q128.kv128.w12.st2.b1.pb1.lf1.qp1"},
     Seed{80, 80, Kind::causal, false, kAnyLength, "q192.kv112.w16.st2.b1.pp1.lf1"},
-    Seed{96, 96, Kind::none, false, kAnyLength, "q192.kv96.w16.st2.b1.pp1.lz8"},
+    Seed{88, 88, Kind::none, false, kAnyLength, "q192.kv96.w16.st2.b1.pp1.lz8.pb1"},
+    Seed{88, 88, Kind::causal, false, kAnyLength, "q192.kv96.w16.st2.b1.pp1.lz8.pb1.lf1"},
+    Seed{96, 96, Kind::none, false, 1024, "q128.kv128.w12.st2.b1.pb1.qp1"},
+    Seed{96, 96, Kind::none, false, kAnyLength, "q192.kv112.w16.st2.b1.pp1.lz8"},
+    Seed{96, 96, Kind::causal, false, 1024, "q128.kv128.w12.st2.b1.pb1.lf1.qp1"},
     Seed{96, 96, Kind::causal, false, kAnyLength, "q192.kv96.w16.st2.b1.pp1.lz8.pb1.lf1"},
     Seed{96, 96, Kind::none, true, kAnyLength, "q128.kv128.w12.st2.b1.pp1.lz8.pb1"},
+    Seed{104, 104, Kind::none, false, 2048, "q128.kv128.w12.st2.b1.pb1.qp1"},
+    Seed{104, 104, Kind::none, false, kAnyLength, "q128.kv160.w12.st2.b1.pp1.lz8.pb1"},
+    Seed{112, 112, Kind::none, false, kAnyLength, "q128.kv128.w12.st2.b1.pb1.qp1"},
+    Seed{120, 120, Kind::none, false, 2048, "q128.kv128.w12.st2.b1.pb1.qp1"},
+    Seed{120, 120, Kind::none, false, kAnyLength, "q128.kv160.w12.st2.b1.pp1.lz8.pb1"},
     Seed{128, 128, Kind::none, false, 4096, "q128.kv128.w12.st2.b1.pb1.qp1"},
     Seed{128, 128, Kind::none, false, kAnyLength, "q128.kv176.w12.st2.b1.pp1.lz8"},
     Seed{128, 128, Kind::causal, false, kAnyLength, "q128.kv128.w12.st2.b1.pb1.lf1.qp1"},
     Seed{128, 128, Kind::causal, true, kAnyLength, "q128.kv128.w12.st2.b1.lz8.pb1.lf1.qp1"},
     Seed{128, 128, Kind::window, false, kAnyLength, "q128.kv128.w12.st2.b1.lz8.pb1.qp1"},
     Seed{128, 128, Kind::window, true, kAnyLength, "q128.kv128.w12.st2.b1.lz8.pb1.qp1"},
-    Seed{64, 64, Kind::blocks, true, kAnyLength, "q128.kv128.w12.st2.b1.lz8.pb1.qp1"},
+    Seed{96, 96, Kind::blocks, true, kAnyLength, "q128.kv128.w12.st2.b1.lz8.pb1.qp1"},
     Seed{128, 128, Kind::blocks, true, kAnyLength, "q128.kv128.w12.st2.b1.pp1.lz8.pb1.qp1"},
     Seed{128, 128, Kind::blocks, false, kAnyLength, "q128.kv128.w12.st2.b1.pp1.lz8.pb1.qp1"},
     Seed{128, 128, Kind::none, true, kAnyLength, "q128.kv128.w12.st2.b1.lz8.pb1.qp1"},
@@ -166,7 +179,8 @@ constexpr std::array kSeeds = {
     Seed{192, 160, Kind::none, false, kAnyLength, "q128.kv128.w12.st2.b1.pp1.lz8"},
     Seed{192, 192, Kind::window, false, kAnyLength, "q128.kv96.w12.st2.b1.pp1.lz8.pb1"},
     Seed{192, 192, Kind::blocks, false, kAnyLength, "q128.kv64.w12.st2.b1.lz8.pb1"},
-    Seed{176, 176, Kind::causal, false, kAnyLength, "q128.kv128.w12.st2.b1.pp1.lz8.pb1.lf1"},
+    Seed{192, 192, Kind::causal, false, 1024, "q128.kv96.w12.st2.b1.pp1.lz8.pb1.lf1"},
+    Seed{192, 192, Kind::none, false, 1024, "q128.kv96.w12.st2.b1.pp1.lz8.pb1"},
     Seed{192, 192, Kind::causal, false, kAnyLength, "q128.kv112.w12.st2.b1.pp1.lz8.pb1.lf1"},
     Seed{192, 192, Kind::none, false, kAnyLength, "q128.kv112.w12.st2.b1.pp1.lz8"},
     Seed{256, 256, Kind::window, false, kAnyLength, "q128.kv64.w12.st2.b1.lz8.pb1"},
@@ -177,10 +191,10 @@ constexpr std::array kSeeds = {
     Seed{256, 256, Kind::blocks, true, kAnyLength, "q128.kv32.w12.st2.b1.lz8.pb1"},
     Seed{256, 256, Kind::causal, true, kAnyLength, "q128.kv64.w12.st2.b1.pp1.pb1.lf1"},
     Seed{256, 256, Kind::none, true, kAnyLength, "q128.kv64.w12.st2.b1.pb1"},
-    Seed{256, 256, Kind::none, false, 512, "q128.kv64.w12.st2.b1.pp1.lz8.pb1"},
-    Seed{256, 256, Kind::none, false, kAnyLength, "q128.kv80.w12.st2.b1.pp1.lz8.pb1"},
-    Seed{256, 256, Kind::causal, false, 2048, "q128.kv64.w12.st2.b1.pp1.lz8.pb1.lf1.ht1"},
-    Seed{256, 256, Kind::causal, false, kAnyLength, "q128.kv80.w12.st2.b1.pp1.lz8.pb1.lf1"},
+    Seed{256, 256, Kind::none, false, 512, "q128.kv64.w12.st2.b1.pp1.lz8.pb1.ll1"},
+    Seed{256, 256, Kind::none, false, kAnyLength, "q128.kv80.w12.st2.b1.pp1.lz8.pb1.ll1"},
+    Seed{256, 256, Kind::causal, false, 2048, "q128.kv64.w12.st2.b1.pp1.lz8.pb1.lf1.ht1.ll1"},
+    Seed{256, 256, Kind::causal, false, kAnyLength, "q128.kv80.w12.st2.b1.pp1.lz8.pb1.lf1.ll1"},
 };
 // clang-format on
 
@@ -208,6 +222,11 @@ std::vector<Schedule> variants(const Problem& problem, const DeviceInfo& device,
                                Schedule s) {
   const bool packs = can_pack(problem) && pack_shift(shape) > 0;
   std::vector<Schedule> out;
+  const auto add = [&](Schedule variant) {
+    out.push_back(variant);
+    variant.late_lse = 1;
+    if (problem.head_dim_v > kLateLseColumns) out.push_back(variant);
+  };
   const int resident = device.sm_count * s.blocks_per_sm;
   for (const int lazy_rescale : {0, 1, 8})
     for (const int ping_pong : {0, 1})
@@ -224,15 +243,12 @@ std::vector<Schedule> variants(const Problem& problem, const DeviceInfo& device,
           s.longest_first = longest_first;
           s.half_tiles = half_tiles;
           s.pack_heads = s.cluster = 0;
-          out.push_back(s);
-          if (problem.mask == Mask::Kind::none && persistent % 2 == 0) {
-            s.cluster = 2;
-            out.push_back(s);
-            s.cluster = 0;
-          }
-          if (!packs || longest_first + half_tiles > 0) continue;
+          add(s);
+          s.cluster = 2;
+          if (problem.mask == Mask::Kind::none && persistent % 2 == 0) add(s);
+          s.cluster = 0;
           s.pack_heads = 1;
-          out.push_back(s);
+          if (packs && longest_first + half_tiles == 0) add(s);
         }
   return out;
 }

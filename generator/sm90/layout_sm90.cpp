@@ -5,17 +5,20 @@
 namespace flashwright::sm90 {
 namespace {
 
-constexpr int kElementBytes = 2, kStep = 16;  // depth of a tensor core step
-constexpr int kAlignment = 1024;              // of a swizzled tile
-constexpr int kRows = 64;                     // of a consumer
+constexpr int kElementBytes = 2;
+constexpr int kAlignment = 1024;  // of a swizzled tile
+constexpr int kRows = 64;         // of a consumer
 
 int aligned(int bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 }  // namespace
 
+// Whole slabs of 128 bytes: narrower ones come in more boxes, and where rows start between two sectors each
+// box reads one more. Columns behind the head dim are zeros that no product reads. With 192 columns two
+// tiles of 128 keys would not fit, which 144 and 160 do better without.
 Slabs slabs(int head_dim) {
-  const int columns = (head_dim + kStep - 1) / kStep * kStep;
-  return {columns, columns % 64 == 0 ? 128 : columns % 32 == 0 ? 64 : 32};
+  if (head_dim == 144 || head_dim == 160) return {160, 64};
+  return {(head_dim + 63) / 64 * 64, 128};
 }
 
 // The compiler gives each thread an equal share at the start, a multiple of 8; what the roles take in

@@ -8,11 +8,10 @@
 
 namespace flashwright::sm90 {
 
-// How a head dimension lies in shared memory: whole steps of the tensor core, in slabs as wide as the
-// swizzle.
+// How a head dimension lies in shared memory: in slabs as wide as the swizzle.
 struct Slabs {
-  int columns = 0;  // elements of a row, padded to whole steps
-  int swizzle = 0;  // bytes of a slab: the widest of 128, 64, 32 that needs no more padding
+  int columns = 0;  // elements of a row, padded to whole slabs
+  int swizzle = 0;  // bytes of a slab
 };
 Slabs slabs(int head_dim);
 

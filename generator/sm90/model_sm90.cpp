@@ -4,8 +4,6 @@
 #include <array>
 #include <cmath>
 
-#include "generator/sm90/layout_sm90.hpp"
-
 namespace flashwright::sm90 {
 namespace {
 
@@ -25,7 +23,8 @@ constexpr double kStepCycles = 200;  // and what each costs, however short
 // In steps of few keys nothing hides how long a product or a barrier takes: this share more at 32 keys, with
 // the square of their number.
 constexpr double kShortStep = 0.3;
-constexpr int kUsualBlock = 128;  // keys of a mask block
+constexpr double kCluster = 1.03;  // blocks that wait for each other
+constexpr int kUsualBlock = 128;   // keys of a mask block
 constexpr double kStepLatency = 150;
 constexpr double kLoadLatency = 1000;  // of a tile of keys; hidden by the stages beyond the first
 // Cycles around the steps of a query tile: with prefetched queries, in a persistent block without, in a
@@ -39,7 +38,7 @@ constexpr double kOrderedEnd = 1.02, kPlainEnd = 1.04;
 double step_cycles(const Problem& problem, const Schedule& s) {
   const int consumers = s.tile_q / 64, resident = s.blocks_per_sm;
   const auto groups = static_cast<std::size_t>(std::min(3, consumers * resident)) - 1;
-  const double dims = slabs(problem.head_dim).columns + problem.head_dim_v;
+  const double depth = std::ceil(problem.head_dim / 16.0) * 16, dims = depth + problem.head_dim_v;
   const double scores = static_cast<double>(s.tile_q) * s.tile_kv;
   const double products = scores * dims / 2048;
   double instructions = kInstructions;
@@ -54,12 +53,14 @@ double step_cycles(const Problem& problem, const Schedule& s) {
   const double shared = products * (0.5 + 16.0 / s.tile_kv + 0.5 / consumers);
   const double traffic = s.tile_kv * dims * 2 / kL2Bytes / std::max(1, s.cluster);
   // One warpgroup by itself: its scores, then its softmax, while the other product hides.
-  const double alone = products / consumers * slabs(problem.head_dim).columns / dims +
-                       softmax / consumers / kSoftmaxAlone[0] + kStepLatency;
+  const double alone =
+      products / consumers * depth / dims + softmax / consumers / kSoftmaxAlone[0] + kStepLatency;
   const double waiting = s.stages == 1 ? kLoadLatency / resident : 0;
   const double slowest = std::max({products * kProducts, mixed, shared, traffic, alone / resident});
   const double shortness = 32.0 / s.tile_kv;
-  return (slowest * kOverhead + kStepCycles) * (1 + kShortStep * shortness * shortness) + waiting;
+  const double together = s.cluster != 0 ? kCluster : 1;
+  return (slowest * kOverhead + kStepCycles) * (1 + kShortStep * shortness * shortness) * together +
+         waiting;
 }
 
 // Steps of all query tiles of a head, of so many queries each.

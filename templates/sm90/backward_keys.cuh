@@ -308,13 +308,12 @@ struct KeysConsumer {
     Part first, next;
     u32 first_gradients[kPartQueries / 16][4];
     fence_products();
-    start_product<kPartQueries, kPaddedDim, kSwizzle, kQueryStep>(first.scores, keys,
-                                                                  first_queries);
-    start_product<kPartQueries, kPaddedDim, kSwizzle, kQueryStep>(next.scores, keys, next_queries);
+    start_product<kPartQueries, kDepth, kSwizzle, kQueryStep>(first.scores, keys, first_queries);
+    start_product<kPartQueries, kDepth, kSwizzle, kQueryStep>(next.scores, keys, next_queries);
     wait_barrier(barriers.second_full + at.stage * 8, at.parity);
     fence_products();
-    start_product<kPartQueries, kPaddedDimV, kSwizzleV, kQueryStep>(first.gradients, values,
-                                                                    first_outputs);
+    start_product<kPartQueries, kDepthV, kSwizzleV, kQueryStep>(first.gradients, values,
+                                                                first_outputs);
     wait_products<2>();
     hold(first.scores);
     soften(first.scores, first.packed, params, step, numbers());
@@ -325,8 +324,8 @@ struct KeysConsumer {
     hold(first.gradients);
     differentiate(first.scores, first.gradients, first_gradients, numbers());
     fence_products();
-    start_product<kPartQueries, kPaddedDimV, kSwizzleV, kQueryStep>(next.gradients, values,
-                                                                    next_outputs);
+    start_product<kPartQueries, kDepthV, kSwizzleV, kQueryStep>(next.gradients, values,
+                                                                next_outputs);
     start_gradient<kPartQueries, kSwizzle, kQueryStep>(dk, first_gradients, first_queries);
     soften(next.scores, next.packed, params, next_step, next_numbers);
     fence_products();
@@ -358,10 +357,10 @@ struct KeysConsumer {
     float scores[kQueryStep / 2], gradients[kQueryStep / 2];
     u32 packed[kPartQueries / 16][4];
     fence_products();
-    start_product<kQueryStep, kPaddedDim, kSwizzle>(scores, keys, step_queries);
+    start_product<kQueryStep, kDepth, kSwizzle>(scores, keys, step_queries);
     wait_barrier(barriers.second_full + at.stage * 8, at.parity);
     fence_products();
-    start_product<kQueryStep, kPaddedDimV, kSwizzleV>(gradients, values, step_outputs);
+    start_product<kQueryStep, kDepthV, kSwizzleV>(gradients, values, step_outputs);
     wait_products<1>();
     hold(scores);
     soften(scores, packed, params, step, numbers());
@@ -397,7 +396,7 @@ struct KeysConsumer {
       Step part = step;
       part.first += first;
       fence_products();
-      start_product<kPartQueries, kPaddedDim, kSwizzle, kQueryStep>(
+      start_product<kPartQueries, kDepth, kSwizzle, kQueryStep>(
           scores, keys, queries + at.stage * kStepQueriesStride + first * kSwizzle);
       wait_products<0>();
       hold(scores);

@@ -57,7 +57,7 @@ __device__ __forceinline__ Step wait_for_step(const KeysConsumer& consumer) {
 __device__ __forceinline__ void start_scores(const KeysConsumer& consumer,
                                              float (&scores)[kQueryStep / 2]) {
   fence_products();
-  start_product<kQueryStep, kPaddedDim, kSwizzle>(
+  start_product<kQueryStep, kDepth, kSwizzle>(
       scores, consumer.keys, consumer.queries + consumer.at.stage * kStepQueriesStride);
 }
 
@@ -137,8 +137,8 @@ __device__ __forceinline__ void start_weights(const KeysConsumer& consumer,
   const RingPlace<kStages>& at = consumer.at;
   wait_barrier(consumer.barriers.second_full + at.stage * 8, at.parity);
   fence_products();
-  start_product<kQueryStep, kPaddedDimV, kSwizzleV>(
-      gradients, consumer.values, consumer.outputs + at.stage * kStepOutputsStride);
+  start_product<kQueryStep, kDepthV, kSwizzleV>(gradients, consumer.values,
+                                                consumer.outputs + at.stage * kStepOutputsStride);
 }
 
 // Turns them into gradients of scores, once the product has ended.

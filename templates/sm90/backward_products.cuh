@@ -1,14 +1,14 @@
 //~ The products of the gradients, of a warpgroup with 64 rows of its own. They run until
 //~ wait_products().
 
-// Starts sums = a b^T: 64 rows of a and kRows of b, each of kColumns elements. `b` lies among
+// Starts sums = a b^T: 64 rows of a and kRows of b, each of kDepth elements. `b` lies among
 // kTileRows rows.
-template <int kRows, int kColumns, int kSwizzle, int kTileRows = kRows>
+template <int kRows, int kDepth, int kSwizzle, int kTileRows = kRows>
 __device__ __forceinline__ void start_product(float (&sums)[kRows / 2], u32 a, u32 b) {
   const u64 a_tile = tile_descriptor<kSwizzle>(uniform_address(a), 8 * kSwizzle, 0);
   const u64 b_tile = tile_descriptor<kSwizzle>(uniform_address(b), 8 * kSwizzle, 0);
 #pragma unroll
-  for (int step = 0; step < kColumns / 16; ++step) {
+  for (int step = 0; step < kDepth / 16; ++step) {
     constexpr int kSteps = kSwizzle / 32;  // of a slab
     const int slab = step / kSteps, offset = step % kSteps * 32;
     const u64 a_step = advance_descriptor(a_tile, slab * 64 * kSwizzle + offset);

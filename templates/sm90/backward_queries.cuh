@@ -173,10 +173,10 @@ __device__ __forceinline__ void consume_keys(const Params& params, u32 memory, i
       float scores[kKeyTiles * 4], gradients[kKeyTiles * 4];
       u32 packed[kTileKv / 16][4];
       fence_products();
-      start_product<kTileKv, kPaddedDim, kSwizzle>(scores, consumer.queries, keys);
+      start_product<kTileKv, kDepth, kSwizzle>(scores, consumer.queries, keys);
       wait_barrier(barriers.second_full + values_at.stage * 8, values_at.parity);
       fence_products();
-      start_product<kTileKv, kPaddedDimV, kSwizzleV>(
+      start_product<kTileKv, kDepthV, kSwizzleV>(
           gradients, consumer.outputs, consumer.values + values_at.stage * kStepValuesStride);
       wait_products<1>();
       hold(scores);

@@ -50,15 +50,14 @@ __device__ __forceinline__ void load_queries(const Params& params, const QueryTi
   walk.queries.advance();
 }
 
-// Starts the copy of the tile of keys at hand and of its values, once their stage is empty, and
-// goes on to the next. Behind the last keys it takes the next turn: that needs time, which the wait
-// for a place for their values hides.
-__device__ __forceinline__ void load_stage(const Params& params, const QueryTile& work, u32 memory,
-                                           const Barriers& barriers, RingPlace<kStages>& at,
-                                           KeyTiles& tiles, Turn& turn) {
-  const int kv_head = work.head / params.group;
+// Starts the copy of the keys of the tile at hand, once their stage is empty, and goes on to the
+// next tile. Returns the first of the keys.
+__device__ __forceinline__ int load_keys(const Params& params, const QueryTile& work, int kv_head,
+                                         u32 memory, const Barriers& barriers,
+                                         const RingPlace<kStages>& at, KeyTiles& tiles) {
   const int first_key = tiles.first;
-  const u32 keys_full = barriers.keys_full + at.stage * 8;
+  const u32 full = barriers.keys_full + at.stage * 8;
+  const u32 tile = memory + kKeysOffset + at.stage * kKeysStride;
   wait_barrier(barriers.keys_empty + at.stage * 8, at.parity ^ 1);
 #if FW_BLOCKS
   ToldTile told = {tiles.first, tiles.end, tiles.block_begin, tiles.partial, false};
@@ -68,43 +67,47 @@ __device__ __forceinline__ void load_stage(const Params& params, const QueryTile
 #else
   tiles.advance(params);
 #endif
-  arrive_expecting(keys_full, kKeysBytes);
+  arrive_expecting(full, kKeysBytes);
 #if FW_CLUSTER
-  load_part<kTileKv, kPaddedDim, kSwizzle>(memory + kKeysOffset + at.stage * kKeysStride,
-                                           params.k_map, keys_full, first_key, kv_head, work.batch);
+  load_part<kTileKv, kPaddedDim, kSwizzle>(tile, params.k_map, full, first_key, kv_head,
+                                           work.batch);
 #else
-  load_boxes<kTileKv, kPaddedDim, kSwizzle>(memory + kKeysOffset + at.stage * kKeysStride,
-                                            params.k_map, keys_full, first_key, kv_head,
+  load_boxes<kTileKv, kPaddedDim, kSwizzle>(tile, params.k_map, full, first_key, kv_head,
                                             work.batch);
 #endif
-  if (tiles.done) turn.next(params);
-  const u32 values_full = barriers.values_full + at.stage * 8;
-  wait_barrier(barriers.values_empty + at.stage * 8, at.parity ^ 1);
-  arrive_expecting(values_full, kValuesBytes);
-#if FW_CLUSTER
-  load_part<kTileKv, kPaddedDimV, kSwizzleV>(memory + kValuesOffset + at.stage * kValuesStride,
-                                             params.v_map, values_full, first_key, kv_head,
-                                             work.batch);
-#else
-  load_boxes<kTileKv, kPaddedDimV, kSwizzleV>(memory + kValuesOffset + at.stage * kValuesStride,
-                                              params.v_map, values_full, first_key, kv_head,
-                                              work.batch);
-#endif
-  at.advance();
+  return first_key;
 }
 
-// Loads the queries of the tile whose turn it is, its keys and its values.
+// The same for the values of those keys.
+__device__ __forceinline__ void load_values(const Params& params, const QueryTile& work,
+                                            int kv_head, u32 memory, const Barriers& barriers,
+                                            const RingPlace<kStages>& at, int first_key) {
+  const u32 full = barriers.values_full + at.stage * 8;
+  const u32 tile = memory + kValuesOffset + at.stage * kValuesStride;
+  wait_barrier(barriers.values_empty + at.stage * 8, at.parity ^ 1);
+  arrive_expecting(full, kValuesBytes);
+#if FW_CLUSTER
+  load_part<kTileKv, kPaddedDimV, kSwizzleV>(tile, params.v_map, full, first_key, kv_head,
+                                             work.batch);
+#else
+  load_boxes<kTileKv, kPaddedDimV, kSwizzleV>(tile, params.v_map, full, first_key, kv_head,
+                                              work.batch);
+#endif
+}
+
+// Loads the queries of the tile whose turn it is, its keys and its values: the first keys before
+// the queries, as their place is empty earlier. Behind the last keys it takes the next turn: that
+// needs time, which the wait for a place for their values hides.
 __device__ __forceinline__ void load_tiles(const Params& params, Turn& turn, u32 memory,
                                            const Barriers& barriers, Walk& walk) {
   const QueryTile work = turn.work;
+  const int kv_head = work.head / params.group;
   KeyTiles tiles;
   tiles.start(params, work);
   const bool has_keys = !tiles.done;
-  if (!has_keys) turn.next(params);
+  int first_key = 0;
+  if (has_keys) first_key = load_keys(params, work, kv_head, memory, barriers, walk.at, tiles);
 #if FW_PERSISTENT
-  // With one place for queries, keys may come while the last output still leaves it.
-  constexpr bool kKeysFirst = kQueryStages == 1;
-  if (kKeysFirst && has_keys) load_stage(params, work, memory, barriers, walk.at, tiles, turn);
   wait_for_places(barriers, walk.queries);
 #endif
   tell_work(memory, walk.queries, work);
@@ -112,7 +115,17 @@ __device__ __forceinline__ void load_tiles(const Params& params, Turn& turn, u32
   tell_keys(memory, walk.queries, has_keys);
 #endif
   load_queries(params, work, memory, barriers, walk);
-  while (!tiles.done) load_stage(params, work, memory, barriers, walk.at, tiles, turn);
+  bool last = tiles.done;
+  if (last) turn.next(params);
+  if (!has_keys) return;
+  while (true) {
+    load_values(params, work, kv_head, memory, barriers, walk.at, first_key);
+    walk.at.advance();
+    if (last) return;
+    first_key = load_keys(params, work, kv_head, memory, barriers, walk.at, tiles);
+    last = tiles.done;
+    if (last) turn.next(params);
+  }
 }
 
 #if FW_PACK_HEADS

@@ -197,8 +197,8 @@ struct Turn {
 #if FW_CLUSTER
     // Another place: the last tile of a head may be short, and would else be the same block's. The
     // blocks of a cluster stay side by side: they have tiles of one head.
-    place = place + kClusterBlocks >= blocks ? place + kClusterBlocks - blocks
-                                             : place + kClusterBlocks;
+    place += kClusterBlocks;
+    if (place >= blocks) place -= blocks;
 #elif !FW_LONGEST_FIRST
     // Another place: the last tile of a head may be short, and would else be the same block's.
     place = place + 1 == blocks ? 0 : place + 1;

@@ -64,40 +64,47 @@ __device__ __forceinline__ void copy_out(const Params& params, const QueryTile& 
   }
 }
 
+// Writes the LSE of the two rows that a lane shares with its quad.
+__device__ __forceinline__ void write_lse(const RowState (&rows)[2], const float (&sums)[2],
+                                          float scale_log2, const Params& params,
+                                          const QueryTile& work, int own_row) {
+  const int lane = lane_index();
+  if (params.lse == nullptr || lane % 4 != 0) return;
+  float* target = params.lse + work.batch * params.lse_batch_stride +
+                  work.head * params.lse_head_stride + work.row_begin + own_row;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int place = warp_index() % 4 * 16 + half * 8 + lane / 4;
+    const float log2_sum = fused_multiply_add(rows[half].max, scale_log2, log2_approx(sums[half]));
+    const float lse = sums[half] == 0.0f ? -infinity() : log2_sum * kLn2;
+#if FW_PACK_HEADS
+    const int row = query_of(params, place);
+    if (work.row_begin + own_row + row < work.row_end)
+      store_global(target + head_of(params, place) * params.lse_head_stride + row, lse);
+#else
+    if (work.row_begin + own_row + place < work.row_end) store_global(target + place, lse);
+#endif
+  }
+}
+
 // Divides the outputs by their row sums and writes them, and the LSE.
 __device__ __forceinline__ void write_output(const float (&out)[kRowTiles][kDimTiles][4],
                                              const RowState (&rows)[kRowTiles][2], float scale_log2,
                                              const Params& params, const QueryTile& work, u32 tile,
                                              int own_row, int group) {
-  const int lane = lane_index();
-#if !FW_PACK_HEADS
-  const int first_row = work.row_begin + own_row + warp_index() % 4 * 16;
-#endif
+  const float sums[2] = {quad_sum(rows[0][0].sum), quad_sum(rows[0][1].sum)};
   float factor[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float sum = quad_sum(rows[0][half].sum);
-    const bool empty = sum == 0.0f;  // no visible key; a NaN is not empty
+    factor[half] = reciprocal_approx(sums[half]);
 #if FW_DROPOUT
-    factor[half] = empty ? 0.0f : params.keep_scale * reciprocal_approx(sum);
-#else
-    factor[half] = empty ? 0.0f : reciprocal_approx(sum);
+    factor[half] *= params.keep_scale;
 #endif
-#if FW_PACK_HEADS
-    const int place = warp_index() % 4 * 16 + half * 8 + lane / 4;
-    const int row = work.row_begin + own_row + query_of(params, place);
-    const int head = work.head + head_of(params, place);
-#else
-    const int row = first_row + half * 8 + lane / 4;
-    const int head = work.head;
-#endif
-    if (params.lse != nullptr && lane % 4 == 0 && row < work.row_end) {
-      const float log2_sum = fused_multiply_add(rows[0][half].max, scale_log2, log2_approx(sum));
-      store_global(
-          params.lse + work.batch * params.lse_batch_stride + head * params.lse_head_stride + row,
-          empty ? -infinity() : log2_sum * kLn2);
-    }
+    if (sums[half] == 0.0f) factor[half] = 0.0f;  // no visible key; a NaN is not empty
   }
+#if !FW_LATE_LSE
+  write_lse(rows[0], sums, scale_log2, params, work, own_row);
+#endif
   lay_down(out, factor, tile);
 #if FW_PACK_HEADS
   const bool by_tma = params.aligned;  // it leaves out what lies behind the last query
@@ -115,4 +122,7 @@ __device__ __forceinline__ void write_output(const float (&out)[kRowTiles][kDimT
     fence_async_shared();  // the next to write there may be TMA
     synchronize_named(2 + group, 128);
   }
+#if FW_LATE_LSE
+  write_lse(rows[0], sums, scale_log2, params, work, own_row);
+#endif
 }

@@ -1,6 +1,8 @@
 // The sm90 family as values: slabs, registers of the roles, what is refused, and printed products.
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "core/device_profiles.hpp"
 #include "core/error.hpp"
 #include "generator/sm90/backward_sm90.hpp"
@@ -34,17 +36,18 @@ std::string rejected(const Problem& problem, const char* schedule) {
 
 }  // namespace
 
-TEST_CASE("slabs pad to a step of the tensor core and no further") {
+TEST_CASE("slabs are whole and hold every step of the tensor core") {
   for (int dim = 8; dim <= 256; dim += 8) {
     const sm90::Slabs slabs = sm90::slabs(dim);
     CAPTURE(dim);
-    CHECK(slabs.columns == (dim + 15) / 16 * 16);
+    CHECK(slabs.columns >= (dim + 15) / 16 * 16);
+    CHECK(slabs.columns < dim + slabs.swizzle / 2);
     CHECK(slabs.columns * 2 % slabs.swizzle == 0);
   }
-  CHECK(sm90::slabs(64).swizzle == 128);
-  CHECK(sm90::slabs(96).swizzle == 64);
-  CHECK(sm90::slabs(80).swizzle == 32);
-  CHECK(sm90::slabs(40).columns == 48);
+  CHECK(sm90::slabs(80).columns == 128);
+  CHECK(sm90::slabs(80).swizzle == 128);
+  CHECK(sm90::slabs(160).columns == 160);
+  CHECK(sm90::slabs(160).swizzle == 64);
 }
 
 TEST_CASE("the roles take no more registers than a block begins with") {
@@ -234,6 +237,35 @@ TEST_CASE("heads that share keys are joined in a tile where queries are few") {
     CHECK(predicted("q128.kv128.w12.st2.b1.ph1", 8, seq_q) <
           0.5 * predicted("q128.kv128.w12.st2.b1", 8, seq_q));
   CHECK(predicted("q128.kv128.w12.st2.b1.ph1", 32, 1) == predicted("q128.kv128.w12.st2.b1", 32, 1));
+}
+
+TEST_CASE("clusters are whole, and each block brings its part of the keys") {
+  const Problem problem = problem_of(R"({"head_dim":128})");
+  const auto blocks = [&](const char* schedule, double seq_q, double batch) {
+    const LaunchPlan plan = sm90_family().emit(problem, parse_schedule(schedule)).plan;
+    const double values[] = {batch, 3, 3, seq_q, 4096, 0, 0, 0, 0, 0, 0, 1};
+    return Rule(*plan.steps.front().grid, rule_variables())(values);
+  };
+  CHECK(blocks("q128.kv128.w12.st2.b1.cl2", 129, 1) == 2 * 3);
+  CHECK(blocks("q128.kv128.w12.st2.b1.cl2", 257, 1) == 4 * 3);  // the last has no rows
+  CHECK(blocks("q128.kv128.w12.st2.b1.pb132.cl2", 257, 1) == 4 * 3);
+  // 240 tiles in two rounds.
+  CHECK(blocks("q128.kv128.w12.st2.b1.pb132.cl2", 1024, 10) == 120);
+  for (const double seq_q : {1.0, 100.0, 1000.0, 10000.0})
+    CHECK(std::fmod(blocks("q128.kv128.w12.st2.b1.pb100.cl2", seq_q, 7), 2) == 0);
+  const LaunchPlan plan =
+      sm90_family().emit(problem, parse_schedule("q128.kv96.w12.st2.b1.cl2")).plan;
+  for (const BoxRule& box : plan.boxes) {
+    const bool part = box.map == Param::k_map || box.map == Param::v_map;
+    CHECK(box.rows == (part ? 48 : 64));
+  }
+  CHECK(contains(rejected(problem, "q128.kv128.w12.st2.b1.cl3"), "cluster is 3; allowed: 0, 2"));
+  CHECK(contains(rejected(problem, "q128.kv128.w12.st2.b1.pb131.cl2"), "cluster is 2"));
+  CHECK(contains(rejected(problem, "q128.kv128.w12.st2.b1.ph1.cl2"), "cluster is 2"));
+  for (const char* mask : {"causal", "window:3,4", "blocks"})
+    CHECK(contains(rejected(problem_of(std::string(R"({"head_dim":128,"mask":")") + mask + "\"}"),
+                            "q128.kv128.w12.st2.b1.cl2"),
+                   "cluster is 2; allowed with a mask"));
 }
 
 TEST_CASE("steps of few keys are predicted slower, as they were measured") {

@@ -62,8 +62,10 @@ constexpr int kRowThreads = 32;       // of each row
 constexpr int kRowsPerBlock = kPrepareThreads / kRowThreads;
 
 constexpr int kElementBytes = 2;  // bf16
-constexpr int kPaddedDim = 256;   // whole tensor core steps
+constexpr int kPaddedDim = 256;   // whole slabs
 constexpr int kPaddedDimV = 256;
+constexpr int kDepth = (kHeadDim + 15) / 16 * 16;  // of products: whole tensor core steps
+constexpr int kDepthV = (kHeadDimV + 15) / 16 * 16;
 constexpr int kSwizzle = 128;      // bytes of a slab of queries or keys
 constexpr int kSwizzleV = 128;     // of values or gradients of outputs
 constexpr int kQueryBoxRows = 32;  // of a copy by TMA
@@ -941,14 +943,14 @@ __device__ __forceinline__ void load_tile(u32 tile, const TensorMap& map, u32 ba
   }
 }
 
-// Starts sums = a b^T: 64 rows of a and kRows of b, each of kColumns elements. `b` lies among
+// Starts sums = a b^T: 64 rows of a and kRows of b, each of kDepth elements. `b` lies among
 // kTileRows rows.
-template <int kRows, int kColumns, int kSwizzle, int kTileRows = kRows>
+template <int kRows, int kDepth, int kSwizzle, int kTileRows = kRows>
 __device__ __forceinline__ void start_product(float (&sums)[kRows / 2], u32 a, u32 b) {
   const u64 a_tile = tile_descriptor<kSwizzle>(uniform_address(a), 8 * kSwizzle, 0);
   const u64 b_tile = tile_descriptor<kSwizzle>(uniform_address(b), 8 * kSwizzle, 0);
 #pragma unroll
-  for (int step = 0; step < kColumns / 16; ++step) {
+  for (int step = 0; step < kDepth / 16; ++step) {
     constexpr int kSteps = kSwizzle / 32;  // of a slab
     const int slab = step / kSteps, offset = step % kSteps * 32;
     const u64 a_step = advance_descriptor(a_tile, slab * 64 * kSwizzle + offset);
@@ -1440,7 +1442,7 @@ __device__ __forceinline__ Step wait_for_step(const KeysConsumer& consumer) {
 __device__ __forceinline__ void start_scores(const KeysConsumer& consumer,
                                              float (&scores)[kQueryStep / 2]) {
   fence_products();
-  start_product<kQueryStep, kPaddedDim, kSwizzle>(
+  start_product<kQueryStep, kDepth, kSwizzle>(
       scores, consumer.keys, consumer.queries + consumer.at.stage * kStepQueriesStride);
 }
 
@@ -1520,8 +1522,8 @@ __device__ __forceinline__ void start_weights(const KeysConsumer& consumer,
   const RingPlace<kStages>& at = consumer.at;
   wait_barrier(consumer.barriers.second_full + at.stage * 8, at.parity);
   fence_products();
-  start_product<kQueryStep, kPaddedDimV, kSwizzleV>(
-      gradients, consumer.values, consumer.outputs + at.stage * kStepOutputsStride);
+  start_product<kQueryStep, kDepthV, kSwizzleV>(gradients, consumer.values,
+                                                consumer.outputs + at.stage * kStepOutputsStride);
 }
 
 // Turns them into gradients of scores, once the product has ended.
@@ -1796,10 +1798,10 @@ __device__ __forceinline__ void consume_keys(const Params& params, u32 memory, i
       float scores[kKeyTiles * 4], gradients[kKeyTiles * 4];
       u32 packed[kTileKv / 16][4];
       fence_products();
-      start_product<kTileKv, kPaddedDim, kSwizzle>(scores, consumer.queries, keys);
+      start_product<kTileKv, kDepth, kSwizzle>(scores, consumer.queries, keys);
       wait_barrier(barriers.second_full + values_at.stage * 8, values_at.parity);
       fence_products();
-      start_product<kTileKv, kPaddedDimV, kSwizzleV>(
+      start_product<kTileKv, kDepthV, kSwizzleV>(
           gradients, consumer.outputs, consumer.values + values_at.stage * kStepValuesStride);
       wait_products<1>();
       hold(scores);

@@ -70,8 +70,10 @@ constexpr int kRowThreads = 8;        // of each row
 constexpr int kRowsPerBlock = kPrepareThreads / kRowThreads;
 
 constexpr int kElementBytes = 2;  // bf16
-constexpr int kPaddedDim = 64;    // whole tensor core steps
+constexpr int kPaddedDim = 64;    // whole slabs
 constexpr int kPaddedDimV = 64;
+constexpr int kDepth = (kHeadDim + 15) / 16 * 16;  // of products: whole tensor core steps
+constexpr int kDepthV = (kHeadDimV + 15) / 16 * 16;
 constexpr int kSwizzle = 128;      // bytes of a slab of queries or keys
 constexpr int kSwizzleV = 128;     // of values or gradients of outputs
 constexpr int kQueryBoxRows = 64;  // of a copy by TMA
@@ -969,14 +971,14 @@ __device__ __forceinline__ void load_tile(u32 tile, const TensorMap& map, u32 ba
   }
 }
 
-// Starts sums = a b^T: 64 rows of a and kRows of b, each of kColumns elements. `b` lies among
+// Starts sums = a b^T: 64 rows of a and kRows of b, each of kDepth elements. `b` lies among
 // kTileRows rows.
-template <int kRows, int kColumns, int kSwizzle, int kTileRows = kRows>
+template <int kRows, int kDepth, int kSwizzle, int kTileRows = kRows>
 __device__ __forceinline__ void start_product(float (&sums)[kRows / 2], u32 a, u32 b) {
   const u64 a_tile = tile_descriptor<kSwizzle>(uniform_address(a), 8 * kSwizzle, 0);
   const u64 b_tile = tile_descriptor<kSwizzle>(uniform_address(b), 8 * kSwizzle, 0);
 #pragma unroll
-  for (int step = 0; step < kColumns / 16; ++step) {
+  for (int step = 0; step < kDepth / 16; ++step) {
     constexpr int kSteps = kSwizzle / 32;  // of a slab
     const int slab = step / kSteps, offset = step % kSteps * 32;
     const u64 a_step = advance_descriptor(a_tile, slab * 64 * kSwizzle + offset);
@@ -1543,13 +1545,12 @@ struct KeysConsumer {
     Part first, next;
     u32 first_gradients[kPartQueries / 16][4];
     fence_products();
-    start_product<kPartQueries, kPaddedDim, kSwizzle, kQueryStep>(first.scores, keys,
-                                                                  first_queries);
-    start_product<kPartQueries, kPaddedDim, kSwizzle, kQueryStep>(next.scores, keys, next_queries);
+    start_product<kPartQueries, kDepth, kSwizzle, kQueryStep>(first.scores, keys, first_queries);
+    start_product<kPartQueries, kDepth, kSwizzle, kQueryStep>(next.scores, keys, next_queries);
     wait_barrier(barriers.second_full + at.stage * 8, at.parity);
     fence_products();
-    start_product<kPartQueries, kPaddedDimV, kSwizzleV, kQueryStep>(first.gradients, values,
-                                                                    first_outputs);
+    start_product<kPartQueries, kDepthV, kSwizzleV, kQueryStep>(first.gradients, values,
+                                                                first_outputs);
     wait_products<2>();
     hold(first.scores);
     soften(first.scores, first.packed, params, step, numbers());
@@ -1560,8 +1561,8 @@ struct KeysConsumer {
     hold(first.gradients);
     differentiate(first.scores, first.gradients, first_gradients, numbers());
     fence_products();
-    start_product<kPartQueries, kPaddedDimV, kSwizzleV, kQueryStep>(next.gradients, values,
-                                                                    next_outputs);
+    start_product<kPartQueries, kDepthV, kSwizzleV, kQueryStep>(next.gradients, values,
+                                                                next_outputs);
     start_gradient<kPartQueries, kSwizzle, kQueryStep>(dk, first_gradients, first_queries);
     soften(next.scores, next.packed, params, next_step, next_numbers);
     fence_products();
@@ -1592,7 +1593,7 @@ struct KeysConsumer {
       Step part = step;
       part.first += first;
       fence_products();
-      start_product<kPartQueries, kPaddedDim, kSwizzle, kQueryStep>(
+      start_product<kPartQueries, kDepth, kSwizzle, kQueryStep>(
           scores, keys, queries + at.stage * kStepQueriesStride + first * kSwizzle);
       wait_products<0>();
       hold(scores);
@@ -1888,10 +1889,10 @@ __device__ __forceinline__ void consume_keys(const Params& params, u32 memory, i
       float scores[kKeyTiles * 4], gradients[kKeyTiles * 4];
       u32 packed[kTileKv / 16][4];
       fence_products();
-      start_product<kTileKv, kPaddedDim, kSwizzle>(scores, consumer.queries, keys);
+      start_product<kTileKv, kDepth, kSwizzle>(scores, consumer.queries, keys);
       wait_barrier(barriers.second_full + values_at.stage * 8, values_at.parity);
       fence_products();
-      start_product<kTileKv, kPaddedDimV, kSwizzleV>(
+      start_product<kTileKv, kDepthV, kSwizzleV>(
           gradients, consumer.outputs, consumer.values + values_at.stage * kStepValuesStride);
       wait_products<1>();
       hold(scores);

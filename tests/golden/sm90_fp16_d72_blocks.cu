@@ -1,12 +1,12 @@
 // Attention forward for sm_90a: fp16, head dim 72, block-sparse mask.
-// Tiles of 64 queries by 64 keys, 3 stages; a producer and 1 consumer warpgroup. 70.2 KiB of
+// Tiles of 64 queries by 64 keys, 3 stages; a producer and 1 consumer warpgroup. 112.2 KiB of
 //     shared memory.
 // Launch fw_forward: query_blocks * ceil_div(block_q, 64) * heads_q * batch blocks of 256 threads,
-//     71920 bytes of dynamic shared memory. It may start while the kernel before it still runs.
-// Tensor map q_map: boxes of 64 rows by 16 columns of 72, swizzle 32.
-// Tensor map k_map: boxes of 64 rows by 16 columns of 72, swizzle 32.
-// Tensor map v_map: boxes of 64 rows by 16 columns of 72, swizzle 32.
-// Tensor map o_map: boxes of 64 rows by 16 columns of 72, swizzle 32.
+//     114928 bytes of dynamic shared memory. It may start while the kernel before it still runs.
+// Tensor map q_map: boxes of 64 rows by 64 columns of 72, swizzle 128.
+// Tensor map k_map: boxes of 64 rows by 64 columns of 72, swizzle 128.
+// Tensor map v_map: boxes of 64 rows by 64 columns of 72, swizzle 128.
+// Tensor map o_map: boxes of 64 rows by 64 columns of 72, swizzle 128.
 // Regenerate: flashwright emit --dtype fp16 --head-dim 72 --mask blocks --target sm_90a --schedule
 //     q64.kv64.w8.st3.b2
 // flashwright 0.1.0. This emitted file may be used under any licence.
@@ -42,34 +42,34 @@ constexpr int kProducerRegisters = 40;  // of each thread
 constexpr int kConsumerRegisters = 216;
 
 constexpr int kElementBytes = 2;  // fp16
-constexpr int kPaddedDim = 80;    // whole tensor core steps
-constexpr int kPaddedDimV = 80;
-constexpr int kSwizzle = 32;                // bytes of a slab of queries or keys
-constexpr int kSwizzleV = 32;               // of values or outputs
-constexpr int kRowTiles = 1;                // tiles of 16 rows that a warp owns
-constexpr int kKeyTiles = kTileKv / 8;      // columns of accumulators along the keys
-constexpr int kKeySteps = kTileKv / 16;     // tensor core steps along the keys
-constexpr int kDimTiles = kHeadDimV / 8;    // columns of accumulators along the head dim
-constexpr int kDimSteps = kPaddedDim / 16;  // tensor core steps along it
+constexpr int kPaddedDim = 128;   // whole slabs
+constexpr int kPaddedDimV = 128;
+constexpr int kSwizzle = 128;                    // bytes of a slab of queries or keys
+constexpr int kSwizzleV = 128;                   // of values or outputs
+constexpr int kRowTiles = 1;                     // tiles of 16 rows that a warp owns
+constexpr int kKeyTiles = kTileKv / 8;           // columns of accumulators along the keys
+constexpr int kKeySteps = kTileKv / 16;          // tensor core steps along the keys
+constexpr int kDimTiles = kHeadDimV / 8;         // columns of accumulators along the head dim
+constexpr int kDimSteps = (kHeadDim + 15) / 16;  // tensor core steps along it
 
 constexpr float kLn2 = 0.6931471805599453f;
 constexpr float kLargeExponent = 256.0f;  // from here on one rounding would show
 
 constexpr int kQueriesBytes = 64 * kPaddedDim * kElementBytes;       // of one consumer
-constexpr int kOwnBytes = 10240;                                     // of them, or of its output
+constexpr int kOwnBytes = 16384;                                     // of them, or of its output
 constexpr int kKeysBytes = kTileKv * kPaddedDim * kElementBytes;     // one stage
 constexpr int kValuesBytes = kTileKv * kPaddedDimV * kElementBytes;  // one stage
-constexpr int kKeysOffset = 10240;                                   // multiples of 1024
-constexpr int kKeysStride = 10240;
-constexpr int kValuesOffset = 40960;
-constexpr int kValuesStride = 10240;
-constexpr int kWorkOffset = 71680;  // which query tiles are at hand
+constexpr int kKeysOffset = 16384;                                   // multiples of 1024
+constexpr int kKeysStride = 16384;
+constexpr int kValuesOffset = 65536;
+constexpr int kValuesStride = 16384;
+constexpr int kWorkOffset = 114688;  // which query tiles are at hand
 constexpr int kWorkBytes = 32;
-constexpr int kBarriersOffset = 71808;
+constexpr int kBarriersOffset = 114816;
 constexpr int kBarriers = 2 * kQueryStages * kConsumers + 4 * kStages;
 constexpr int kSharedBytes = kBarriersOffset + 8 * kBarriers;
-constexpr int kTilesOffset = 71712;  // which tiles of keys the stages hold
-static_assert(kSharedBytes == 71920, "the launch plan says so");
+constexpr int kTilesOffset = 114720;  // which tiles of keys the stages hold
+static_assert(kSharedBytes == 114928, "the launch plan says so");
 
 using Element = u16;
 
@@ -826,6 +826,13 @@ __device__ __forceinline__ Barriers find_barriers(u32 memory) {
   return barriers;
 }
 
+__device__ __forceinline__ void arrive_empty(u32 barrier) { arrive(barrier); }
+
+// One thread of a warpgroup speaks for it: its wait has covered the products of all.
+__device__ __forceinline__ void release_stage(u32 barrier) {
+  if (thread_index() % 128 == 0) arrive_empty(barrier);
+}
+
 // The queries of a consumer: their number among all, for their place and their barriers.
 __device__ __forceinline__ int queries_number(const RingPlace<kQueryStages>& at, int group) {
   return at.stage * kConsumers + group;
@@ -932,46 +939,63 @@ __device__ __forceinline__ void load_queries(const Params& params, const QueryTi
   walk.queries.advance();
 }
 
-// Starts the copy of the tile of keys at hand and of its values, once their stage is empty, and
-// goes on to the next. Behind the last keys it takes the next turn: that needs time, which the wait
-// for a place for their values hides.
-__device__ __forceinline__ void load_stage(const Params& params, const QueryTile& work, u32 memory,
-                                           const Barriers& barriers, RingPlace<kStages>& at,
-                                           KeyTiles& tiles, Turn& turn) {
-  const int kv_head = work.head / params.group;
+// Starts the copy of the keys of the tile at hand, once their stage is empty, and goes on to the
+// next tile. Returns the first of the keys.
+__device__ __forceinline__ int load_keys(const Params& params, const QueryTile& work, int kv_head,
+                                         u32 memory, const Barriers& barriers,
+                                         const RingPlace<kStages>& at, KeyTiles& tiles) {
   const int first_key = tiles.first;
-  const u32 keys_full = barriers.keys_full + at.stage * 8;
+  const u32 full = barriers.keys_full + at.stage * 8;
+  const u32 tile = memory + kKeysOffset + at.stage * kKeysStride;
   wait_barrier(barriers.keys_empty + at.stage * 8, at.parity ^ 1);
   ToldTile told = {tiles.first, tiles.end, tiles.block_begin, tiles.partial, false};
   tiles.advance(params);
   told.last = tiles.done;
   tell_tile(memory, at.stage, told);
-  arrive_expecting(keys_full, kKeysBytes);
-  load_boxes<kTileKv, kPaddedDim, kSwizzle>(memory + kKeysOffset + at.stage * kKeysStride,
-                                            params.k_map, keys_full, first_key, kv_head,
+  arrive_expecting(full, kKeysBytes);
+  load_boxes<kTileKv, kPaddedDim, kSwizzle>(tile, params.k_map, full, first_key, kv_head,
                                             work.batch);
-  if (tiles.done) turn.next(params);
-  const u32 values_full = barriers.values_full + at.stage * 8;
-  wait_barrier(barriers.values_empty + at.stage * 8, at.parity ^ 1);
-  arrive_expecting(values_full, kValuesBytes);
-  load_boxes<kTileKv, kPaddedDimV, kSwizzleV>(memory + kValuesOffset + at.stage * kValuesStride,
-                                              params.v_map, values_full, first_key, kv_head,
-                                              work.batch);
-  at.advance();
+  return first_key;
 }
 
-// Loads the queries of the tile whose turn it is, its keys and its values.
+// The same for the values of those keys.
+__device__ __forceinline__ void load_values(const Params& params, const QueryTile& work,
+                                            int kv_head, u32 memory, const Barriers& barriers,
+                                            const RingPlace<kStages>& at, int first_key) {
+  const u32 full = barriers.values_full + at.stage * 8;
+  const u32 tile = memory + kValuesOffset + at.stage * kValuesStride;
+  wait_barrier(barriers.values_empty + at.stage * 8, at.parity ^ 1);
+  arrive_expecting(full, kValuesBytes);
+  load_boxes<kTileKv, kPaddedDimV, kSwizzleV>(tile, params.v_map, full, first_key, kv_head,
+                                              work.batch);
+}
+
+// Loads the queries of the tile whose turn it is, its keys and its values: the first keys before
+// the queries, as their place is empty earlier. Behind the last keys it takes the next turn: that
+// needs time, which the wait for a place for their values hides.
 __device__ __forceinline__ void load_tiles(const Params& params, Turn& turn, u32 memory,
                                            const Barriers& barriers, Walk& walk) {
   const QueryTile work = turn.work;
+  const int kv_head = work.head / params.group;
   KeyTiles tiles;
   tiles.start(params, work);
   const bool has_keys = !tiles.done;
-  if (!has_keys) turn.next(params);
+  int first_key = 0;
+  if (has_keys) first_key = load_keys(params, work, kv_head, memory, barriers, walk.at, tiles);
   tell_work(memory, walk.queries, work);
   tell_keys(memory, walk.queries, has_keys);
   load_queries(params, work, memory, barriers, walk);
-  while (!tiles.done) load_stage(params, work, memory, barriers, walk.at, tiles, turn);
+  bool last = tiles.done;
+  if (last) turn.next(params);
+  if (!has_keys) return;
+  while (true) {
+    load_values(params, work, kv_head, memory, barriers, walk.at, first_key);
+    walk.at.advance();
+    if (last) return;
+    first_key = load_keys(params, work, kv_head, memory, barriers, walk.at, tiles);
+    last = tiles.done;
+    if (last) turn.next(params);
+  }
 }
 
 // By all threads of the warpgroup, once it is told which query tile it is.
@@ -1130,28 +1154,36 @@ __device__ __forceinline__ void copy_out(const Params& params, const QueryTile& 
   }
 }
 
+// Writes the LSE of the two rows that a lane shares with its quad.
+__device__ __forceinline__ void write_lse(const RowState (&rows)[2], const float (&sums)[2],
+                                          float scale_log2, const Params& params,
+                                          const QueryTile& work, int own_row) {
+  const int lane = lane_index();
+  if (params.lse == nullptr || lane % 4 != 0) return;
+  float* target = params.lse + work.batch * params.lse_batch_stride +
+                  work.head * params.lse_head_stride + work.row_begin + own_row;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int place = warp_index() % 4 * 16 + half * 8 + lane / 4;
+    const float log2_sum = fused_multiply_add(rows[half].max, scale_log2, log2_approx(sums[half]));
+    const float lse = sums[half] == 0.0f ? -infinity() : log2_sum * kLn2;
+    if (work.row_begin + own_row + place < work.row_end) store_global(target + place, lse);
+  }
+}
+
 // Divides the outputs by their row sums and writes them, and the LSE.
 __device__ __forceinline__ void write_output(const float (&out)[kRowTiles][kDimTiles][4],
                                              const RowState (&rows)[kRowTiles][2], float scale_log2,
                                              const Params& params, const QueryTile& work, u32 tile,
                                              int own_row, int group) {
-  const int lane = lane_index();
-  const int first_row = work.row_begin + own_row + warp_index() % 4 * 16;
+  const float sums[2] = {quad_sum(rows[0][0].sum), quad_sum(rows[0][1].sum)};
   float factor[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float sum = quad_sum(rows[0][half].sum);
-    const bool empty = sum == 0.0f;  // no visible key; a NaN is not empty
-    factor[half] = empty ? 0.0f : reciprocal_approx(sum);
-    const int row = first_row + half * 8 + lane / 4;
-    const int head = work.head;
-    if (params.lse != nullptr && lane % 4 == 0 && row < work.row_end) {
-      const float log2_sum = fused_multiply_add(rows[0][half].max, scale_log2, log2_approx(sum));
-      store_global(
-          params.lse + work.batch * params.lse_batch_stride + head * params.lse_head_stride + row,
-          empty ? -infinity() : log2_sum * kLn2);
-    }
+    factor[half] = reciprocal_approx(sums[half]);
+    if (sums[half] == 0.0f) factor[half] = 0.0f;  // no visible key; a NaN is not empty
   }
+  write_lse(rows[0], sums, scale_log2, params, work, own_row);
   lay_down(out, factor, tile);
   // TMA leaves out what lies behind the end of the tensor, but not what another block computes.
   const bool whole = work.row_begin + own_row + 64 <= work.row_end;
@@ -1288,7 +1320,7 @@ struct Consumer {
   __device__ __forceinline__ void finish_output(float (&out)[kRowTiles][kDimTiles][4]) const {
     wait_products<0>();
     hold_sums(out);
-    release(barriers.values_empty + behind.stage * 8);
+    release_stage(barriers.values_empty + behind.stage * 8);
   }
 };
 

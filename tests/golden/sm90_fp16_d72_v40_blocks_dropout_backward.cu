@@ -1,26 +1,26 @@
 // Attention backward for sm_90a: fp16, head dim 72, of values 40, block-sparse mask, dropout.
 // Gradients of 128 keys at a time, which meet 64 queries in a step, then of 128 queries, which
-//     meet 64 keys in a step; 2 stages; a producer and 2 consumer warpgroups. 67.1 and 64.1 KiB of
+//     meet 64 keys in a step; 2 stages; a producer and 2 consumer warpgroups. 99.1 and 96.1 KiB of
 //     shared memory.
 // Launch fw_backward_rows: ceil_div(seq_q * heads_q * batch, 32) blocks of 256 threads, 0 bytes of
 //     dynamic shared memory. It may start while the kernel before it still runs.
 // Launch fw_backward_keys: want_dk * ceil_div(seq_kv, max(block_kv, 1)) * ceil_div(block_kv, 128)
-//     * heads_kv * batch blocks of 384 threads, 68760 bytes of dynamic shared memory. It may start
-//     while the kernel before it still runs.
+//     * heads_kv * batch blocks of 384 threads, 101528 bytes of dynamic shared memory. It may
+//     start while the kernel before it still runs.
 // Launch fw_backward_values: want_dv * (1 - want_dk) * ceil_div(seq_kv, max(block_kv, 1)) *
-//     ceil_div(block_kv, 128) * heads_kv * batch blocks of 384 threads, 68760 bytes of dynamic
+//     ceil_div(block_kv, 128) * heads_kv * batch blocks of 384 threads, 101528 bytes of dynamic
 //     shared memory. It may start while the kernel before it still runs.
 // Launch fw_backward_queries: want_dq * query_blocks * ceil_div(block_q, 128) * heads_q * batch
-//     blocks of 384 threads, 65688 bytes of dynamic shared memory. It may start while the kernel
+//     blocks of 384 threads, 98456 bytes of dynamic shared memory. It may start while the kernel
 //     before it still runs.
 // Workspace: 8 * seq_q * heads_q * batch bytes.
-// Tensor map q_map: boxes of 64 rows by 16 columns of 72, swizzle 32.
-// Tensor map k_map: boxes of 64 rows by 16 columns of 72, swizzle 32.
-// Tensor map v_map: boxes of 64 rows by 16 columns of 40, swizzle 32.
-// Tensor map d_o_map: boxes of 64 rows by 16 columns of 40, swizzle 32.
-// Tensor map dq_map: boxes of 64 rows by 16 columns of 72, swizzle 32.
-// Tensor map dk_map: boxes of 64 rows by 16 columns of 72, swizzle 32.
-// Tensor map dv_map: boxes of 64 rows by 16 columns of 40, swizzle 32.
+// Tensor map q_map: boxes of 64 rows by 64 columns of 72, swizzle 128.
+// Tensor map k_map: boxes of 64 rows by 64 columns of 72, swizzle 128.
+// Tensor map v_map: boxes of 64 rows by 64 columns of 40, swizzle 128.
+// Tensor map d_o_map: boxes of 64 rows by 64 columns of 40, swizzle 128.
+// Tensor map dq_map: boxes of 64 rows by 64 columns of 72, swizzle 128.
+// Tensor map dk_map: boxes of 64 rows by 64 columns of 72, swizzle 128.
+// Tensor map dv_map: boxes of 64 rows by 64 columns of 40, swizzle 128.
 // Regenerate: flashwright emit --direction backward --dtype fp16 --head-dim 72 --head-dim-v 40
 //     --mask blocks --dropout 0.1 --target sm_90a --schedule q128.kv64.w12.st2.b1.qs64
 // flashwright 0.1.0. This emitted file may be used under any licence.
@@ -65,10 +65,12 @@ constexpr int kRowThreads = 8;        // of each row
 constexpr int kRowsPerBlock = kPrepareThreads / kRowThreads;
 
 constexpr int kElementBytes = 2;  // fp16
-constexpr int kPaddedDim = 80;    // whole tensor core steps
-constexpr int kPaddedDimV = 48;
-constexpr int kSwizzle = 32;       // bytes of a slab of queries or keys
-constexpr int kSwizzleV = 32;      // of values or gradients of outputs
+constexpr int kPaddedDim = 128;   // whole slabs
+constexpr int kPaddedDimV = 64;
+constexpr int kDepth = (kHeadDim + 15) / 16 * 16;  // of products: whole tensor core steps
+constexpr int kDepthV = (kHeadDimV + 15) / 16 * 16;
+constexpr int kSwizzle = 128;      // bytes of a slab of queries or keys
+constexpr int kSwizzleV = 128;     // of values or gradients of outputs
 constexpr int kQueryBoxRows = 64;  // of a copy by TMA
 constexpr int kKeyBoxRows = 64;
 constexpr int kRowTiles = 1;            // tiles of 16 rows that a warp owns
@@ -80,36 +82,36 @@ constexpr int kOwnKeysBytes = 64 * kPaddedDim * kElementBytes;  // of one consum
 constexpr int kOwnValuesBytes = 64 * kPaddedDimV * kElementBytes;
 constexpr int kStepQueriesBytes = kQueryStep * kPaddedDim * kElementBytes;  // one stage
 constexpr int kStepOutputsBytes = kQueryStep * kPaddedDimV * kElementBytes;
-constexpr int kOwnKeysStride = 10240;  // multiples of 1024
-constexpr int kOwnValuesOffset = 20480;
-constexpr int kOwnValuesStride = 6144;
-constexpr int kStepQueriesOffset = 32768;
-constexpr int kStepQueriesStride = 10240;
-constexpr int kStepOutputsOffset = 53248;  // gradients of outputs
-constexpr int kStepOutputsStride = 6144;
-constexpr int kRowsOffset = 65536;  // numbers of query rows
+constexpr int kOwnKeysStride = 16384;  // multiples of 1024
+constexpr int kOwnValuesOffset = 32768;
+constexpr int kOwnValuesStride = 8192;
+constexpr int kStepQueriesOffset = 49152;
+constexpr int kStepQueriesStride = 16384;
+constexpr int kStepOutputsOffset = 81920;  // gradients of outputs
+constexpr int kStepOutputsStride = 8192;
+constexpr int kRowsOffset = 98304;  // numbers of query rows
 constexpr int kRowsStride = 1536;
-constexpr int kStepsOffset = 68608;  // which queries those are
-constexpr int kKeysBarriersOffset = 68688;
+constexpr int kStepsOffset = 101376;  // which queries those are
+constexpr int kKeysBarriersOffset = 101456;
 constexpr int kKeysSharedBytes = kKeysBarriersOffset + 8 * (1 + 4 * kStages);
 
 constexpr int kOwnQueriesBytes = 64 * kPaddedDim * kElementBytes;  // of one consumer
 constexpr int kOwnOutputsBytes = 64 * kPaddedDimV * kElementBytes;
 constexpr int kStepKeysBytes = kTileKv * kPaddedDim * kElementBytes;  // one stage
 constexpr int kStepValuesBytes = kTileKv * kPaddedDimV * kElementBytes;
-constexpr int kOwnQueriesStride = 10240;  // multiples of 1024
-constexpr int kOwnOutputsOffset = 20480;
-constexpr int kOwnOutputsStride = 6144;
-constexpr int kStepKeysOffset = 32768;
-constexpr int kStepKeysStride = 10240;
-constexpr int kStepValuesOffset = 53248;
-constexpr int kStepValuesStride = 6144;
-constexpr int kQueriesBarriersOffset = 65616;
+constexpr int kOwnQueriesStride = 16384;  // multiples of 1024
+constexpr int kOwnOutputsOffset = 32768;
+constexpr int kOwnOutputsStride = 8192;
+constexpr int kStepKeysOffset = 49152;
+constexpr int kStepKeysStride = 16384;
+constexpr int kStepValuesOffset = 81920;
+constexpr int kStepValuesStride = 8192;
+constexpr int kQueriesBarriersOffset = 98384;
 constexpr int kQueriesSharedBytes = kQueriesBarriersOffset + 8 * (1 + 4 * kStages);
-constexpr int kTilesOffset = 65536;    // which tiles of keys the stages hold
-constexpr int kHasKeysOffset = 65600;  // whether there are any
-static_assert(kKeysSharedBytes == 68760, "the launch plan says so");
-static_assert(kQueriesSharedBytes == 65688, "the launch plan says so");
+constexpr int kTilesOffset = 98304;    // which tiles of keys the stages hold
+constexpr int kHasKeysOffset = 98368;  // whether there are any
+static_assert(kKeysSharedBytes == 101528, "the launch plan says so");
+static_assert(kQueriesSharedBytes == 98456, "the launch plan says so");
 
 using Element = u16;
 
@@ -1077,14 +1079,14 @@ __device__ __forceinline__ void load_tile(u32 tile, const TensorMap& map, u32 ba
   }
 }
 
-// Starts sums = a b^T: 64 rows of a and kRows of b, each of kColumns elements. `b` lies among
+// Starts sums = a b^T: 64 rows of a and kRows of b, each of kDepth elements. `b` lies among
 // kTileRows rows.
-template <int kRows, int kColumns, int kSwizzle, int kTileRows = kRows>
+template <int kRows, int kDepth, int kSwizzle, int kTileRows = kRows>
 __device__ __forceinline__ void start_product(float (&sums)[kRows / 2], u32 a, u32 b) {
   const u64 a_tile = tile_descriptor<kSwizzle>(uniform_address(a), 8 * kSwizzle, 0);
   const u64 b_tile = tile_descriptor<kSwizzle>(uniform_address(b), 8 * kSwizzle, 0);
 #pragma unroll
-  for (int step = 0; step < kColumns / 16; ++step) {
+  for (int step = 0; step < kDepth / 16; ++step) {
     constexpr int kSteps = kSwizzle / 32;  // of a slab
     const int slab = step / kSteps, offset = step % kSteps * 32;
     const u64 a_step = advance_descriptor(a_tile, slab * 64 * kSwizzle + offset);
@@ -1554,10 +1556,10 @@ struct KeysConsumer {
     float scores[kQueryStep / 2], gradients[kQueryStep / 2];
     u32 packed[kPartQueries / 16][4];
     fence_products();
-    start_product<kQueryStep, kPaddedDim, kSwizzle>(scores, keys, step_queries);
+    start_product<kQueryStep, kDepth, kSwizzle>(scores, keys, step_queries);
     wait_barrier(barriers.second_full + at.stage * 8, at.parity);
     fence_products();
-    start_product<kQueryStep, kPaddedDimV, kSwizzleV>(gradients, values, step_outputs);
+    start_product<kQueryStep, kDepthV, kSwizzleV>(gradients, values, step_outputs);
     wait_products<1>();
     hold(scores);
     soften(scores, packed, params, step, numbers());
@@ -1584,7 +1586,7 @@ struct KeysConsumer {
       Step part = step;
       part.first += first;
       fence_products();
-      start_product<kPartQueries, kPaddedDim, kSwizzle, kQueryStep>(
+      start_product<kPartQueries, kDepth, kSwizzle, kQueryStep>(
           scores, keys, queries + at.stage * kStepQueriesStride + first * kSwizzle);
       wait_products<0>();
       hold(scores);
@@ -1926,10 +1928,10 @@ __device__ __forceinline__ void consume_keys(const Params& params, u32 memory, i
       float scores[kKeyTiles * 4], gradients[kKeyTiles * 4];
       u32 packed[kTileKv / 16][4];
       fence_products();
-      start_product<kTileKv, kPaddedDim, kSwizzle>(scores, consumer.queries, keys);
+      start_product<kTileKv, kDepth, kSwizzle>(scores, consumer.queries, keys);
       wait_barrier(barriers.second_full + values_at.stage * 8, values_at.parity);
       fence_products();
-      start_product<kTileKv, kPaddedDimV, kSwizzleV>(
+      start_product<kTileKv, kDepthV, kSwizzleV>(
           gradients, consumer.outputs, consumer.values + values_at.stage * kStepValuesStride);
       wait_products<1>();
       hold(scores);
