@@ -22,6 +22,7 @@ const std::vector<Knob>& knobs() {
       {"qp", &Schedule::query_prefetch, "query_prefetch"},
       {"ph", &Schedule::pack_heads, "pack_heads"},
       {"cl", &Schedule::cluster, "cluster"},
+      {"ex", &Schedule::emulated_exp2, "emulated_exp2"},
       {"ll", &Schedule::late_lse, "late_lse"},
       {"kb", &Schedule::keys_per_block, "keys_per_block"},
       {"qs", &Schedule::query_step, "query_step"},

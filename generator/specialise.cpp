@@ -258,7 +258,7 @@ const std::vector<std::string>& option_names() {
                                                  "FW_COUNTER",        "FW_SWAP_ROWS",
                                                  "FW_SPLIT_KEYS",     "FW_TWO_PARTS",
                                                  "FW_ADDER",          "FW_CLUSTER",
-                                                 "FW_LATE_LSE"};
+                                                 "FW_LATE_LSE",       "FW_EMULATED_EXP2"};
   return names;
 }
 

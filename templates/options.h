@@ -48,6 +48,9 @@
 #ifndef FW_LATE_LSE
 #define FW_LATE_LSE 0
 #endif
+#ifndef FW_EMULATED_EXP2
+#define FW_EMULATED_EXP2 0
+#endif
 #ifndef FW_COUNTER
 #define FW_COUNTER 0
 #endif

@@ -58,9 +58,10 @@ void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
 void check_foreign_knobs(Verdict& verdict, const Schedule& s) {
   verdict.require(s.ping_pong == 0 && s.persistent == 0 && s.longest_first == 0 &&
                       s.half_tiles == 0 && s.query_prefetch == 0 && s.pack_heads == 0 &&
-                      s.cluster == 0 && s.late_lse == 0 && s.add_queries == 0,
+                      s.cluster == 0 && s.emulated_exp2 == 0 && s.late_lse == 0 &&
+                      s.add_queries == 0,
                   "ping_pong, persistent, longest_first, half_tiles, query_prefetch, pack_heads, "
-                  "cluster, late_lse and add_queries "
+                  "cluster, emulated_exp2, late_lse and add_queries "
                   "are knobs of sm90; allowed: 0");
   verdict.require(
       s.key_block == 0 && s.dim_block == 0 && s.unroll == 0 && s.tasks == 0 && s.query_tiles == 0,

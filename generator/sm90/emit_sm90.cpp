@@ -59,6 +59,9 @@ std::vector<Line> constants(const Problem& problem, const Schedule& schedule) {
   if (schedule.lazy_rescale > 1)
     rows.push_back({fmt::format("constexpr float kRescaleThreshold = {}.0f", schedule.lazy_rescale),
                     "weights stay below 2^this"});
+  if (schedule.emulated_exp2 != 0)
+    rows.push_back(int_constant("kEmulatedExp2", schedule.emulated_exp2,
+                                "of so many weights one is a polynomial"));
   if (schedule.cluster != 0)
     rows.insert(rows.begin() + 4, int_constant("kClusterBlocks", schedule.cluster,
                                                "that bring keys and values to each other"));
@@ -186,6 +189,7 @@ LaunchPlan plan_for(const Problem& problem, const Schedule& schedule) {
 std::vector<Line> products(const Problem& problem, const Schedule& schedule) {
   ProductShape scores;
   scores.n = schedule.tile_kv;
+  scores.a_in_registers = schedule.q_in_registers != 0;
   ProductShape first = scores;
   first.first = true;
   ProductShape output;
@@ -201,9 +205,11 @@ std::vector<Line> products(const Problem& problem, const Schedule& schedule) {
                    {fmt::format("  {}(d, a, b);", product_name(shape)), {}},
                    {"}", {}}});
   };
-  add(first, "multiply_first_scores", "u64 a");
-  add(scores, "multiply_scores", "u64 a");
-  add(output, "multiply_output", "const u32 (&a)[4]");
+  const std::string in_registers = "const u32 (&a)[4]";
+  const std::string queries = scores.a_in_registers ? in_registers : "u64 a";
+  add(first, "multiply_first_scores", queries);
+  add(scores, "multiply_scores", queries);
+  add(output, "multiply_output", in_registers);
   if (schedule.half_tiles != 0) {
     scores.n /= 2;
     first.n /= 2;
@@ -245,6 +251,8 @@ Emission emission(const Problem& problem, const Schedule& schedule) {
   out.options["FW_HALF_TILES"] = schedule.half_tiles != 0;
   out.options["FW_CLUSTER"] = schedule.cluster != 0;
   out.options["FW_LATE_LSE"] = schedule.late_lse != 0;
+  out.options["FW_Q_IN_REGISTERS"] = schedule.q_in_registers != 0;
+  out.options["FW_EMULATED_EXP2"] = schedule.emulated_exp2 != 0;
   out.options["FW_PACK_HEADS"] = schedule.pack_heads != 0;
   out.options["FW_WINDOW"] = problem.mask == Mask::Kind::window;
   out.options["FW_LONGEST_FIRST"] = schedule.longest_first != 0;

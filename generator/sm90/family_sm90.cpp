@@ -63,8 +63,11 @@ void check_knobs(Verdict& verdict, const Problem& problem, const Schedule& s) {
                   "cluster is 2; allowed with a mask, where tiles differ in their keys: 0");
   verdict.require(s.cluster == 0 || (s.pack_heads == 0 && s.persistent % 2 == 0),
                   "cluster is 2; allowed with pack_heads or an odd number of persistent blocks: 0");
+  verdict.one_of("emulated_exp2", s.emulated_exp2, {0, 4, 8});
   verdict.one_of("late_lse", s.late_lse, {0, 1});
-  verdict.require(s.q_in_registers == 0, "q_in_registers is 1; allowed: 0");
+  verdict.one_of("q_in_registers", s.q_in_registers, {0, 1});
+  verdict.require(s.q_in_registers == 0 || s.half_tiles == 0,
+                  "q_in_registers is 1; allowed with half_tiles: 0");
   verdict.require(
       s.keys_per_block == 0 && s.query_step == 0 && s.split_keys == 0 && s.add_queries == 0,
       "keys_per_block, query_step, split_keys and add_queries are knobs of the backward pass");
@@ -226,6 +229,13 @@ std::vector<Schedule> variants(const Problem& problem, const DeviceInfo& device,
     out.push_back(variant);
     variant.late_lse = 1;
     if (problem.head_dim_v > kLateLseColumns) out.push_back(variant);
+    variant.late_lse = 0;
+    for (const auto& [q_in_registers, emulated_exp2] : {std::pair{1, 0}, {0, 8}, {0, 4}}) {
+      if (variant.half_tiles + q_in_registers > 1) continue;
+      variant.q_in_registers = q_in_registers;
+      variant.emulated_exp2 = emulated_exp2;
+      out.push_back(variant);
+    }
   };
   const int resident = device.sm_count * s.blocks_per_sm;
   for (const int lazy_rescale : {0, 1, 8})

@@ -60,6 +60,7 @@ Layout layout(const Problem& problem, const Schedule& schedule) {
 int consumer_registers(const Problem& problem, const Schedule& schedule) {
   constexpr int kOther = 28, kCausal = 4, kWindow = 20, kDropout = 20, kBlocks = 16, kAlibi = 4;
   int registers = schedule.tile_kv / 2 + schedule.tile_kv / 4 + problem.head_dim_v / 2 + kOther;
+  if (schedule.q_in_registers != 0) registers += (problem.head_dim + 15) / 16 * 4;
   if (problem.mask == Mask::Kind::causal) registers += kCausal;
   if (problem.mask == Mask::Kind::window) registers += kWindow;
   if (problem.mask == Mask::Kind::blocks) registers += kBlocks;

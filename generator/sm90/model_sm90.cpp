@@ -15,6 +15,7 @@ constexpr double kMeasuredInstructions = 5;  // of a score, that these rates wer
 // The numbers from here on are fitted to sweeps on an H200 (1758 timings in 158 groups, 9.6 % rms within
 // a group).
 constexpr double kInstructions = 5.07, kDropoutInstructions = 3.8;
+constexpr double kEmulatedInstructions = 10;              // of an exponential
 constexpr double kClockGhz = 1.70, kFullClockGhz = 1.98;  // under load, of the fastest
 constexpr double kProducts = 0.96;
 constexpr double kL2Bytes = 61;      // per cycle and multiprocessor
@@ -24,7 +25,8 @@ constexpr double kStepCycles = 200;  // and what each costs, however short
 // the square of their number.
 constexpr double kShortStep = 0.3;
 constexpr double kCluster = 1.03;  // blocks that wait for each other
-constexpr int kUsualBlock = 128;   // keys of a mask block
+constexpr double kQueriesInRegisters = 1.015;
+constexpr int kUsualBlock = 128;  // keys of a mask block
 constexpr double kStepLatency = 150;
 constexpr double kLoadLatency = 1000;  // of a tile of keys; hidden by the stages beyond the first
 // Cycles around the steps of a query tile: with prefetched queries, in a persistent block without, in a
@@ -44,6 +46,7 @@ double step_cycles(const Problem& problem, const Schedule& s) {
   double instructions = kInstructions;
   if (problem.dropout)  // in words of 32 keys
     instructions += kDropoutInstructions * std::ceil(s.tile_kv / 32.0) * 32 / s.tile_kv;
+  if (s.emulated_exp2 != 0) instructions += kEmulatedInstructions / s.emulated_exp2;
   if (problem.softcap) instructions += 2;
   if (problem.alibi) instructions += 1.5;
   if (s.lazy_rescale != 1) instructions += static_cast<double>(problem.head_dim_v) / s.tile_kv;
@@ -58,8 +61,9 @@ double step_cycles(const Problem& problem, const Schedule& s) {
   const double waiting = s.stages == 1 ? kLoadLatency / resident : 0;
   const double slowest = std::max({products * kProducts, mixed, shared, traffic, alone / resident});
   const double shortness = 32.0 / s.tile_kv;
-  const double together = s.cluster != 0 ? kCluster : 1;
-  return (slowest * kOverhead + kStepCycles) * (1 + kShortStep * shortness * shortness) * together +
+  const double factor =
+      (s.cluster != 0 ? kCluster : 1) * (s.q_in_registers != 0 ? kQueriesInRegisters : 1);
+  return (slowest * kOverhead + kStepCycles) * (1 + kShortStep * shortness * shortness) * factor +
          waiting;
 }
 

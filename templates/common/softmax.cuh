@@ -90,6 +90,23 @@ __device__ __forceinline__ float new_reference(float old, float max, float scale
 }
 #endif
 
+#if FW_EMULATED_EXP2
+// 2^x with a relative error below 2^-18, without the unit for exponentials; results below 2^-126
+// become 0. The fraction of x, between -1/2 and 1/2, goes through a polynomial that was fitted for
+// the smallest relative error; its integer becomes an exponent.
+__device__ __forceinline__ float exp2_emulated(float x) {
+  constexpr float kShift = 12582912.0f;             // 1.5 * 2^23: sums with it are integers
+  const float clamped = x < -127.0f ? -127.0f : x;  // a NaN stays one
+  const float shifted = clamped + kShift;
+  const float fraction = clamped - (shifted - kShift);
+  float series = fused_multiply_add(0.00957018323f, fraction, 0.0559178703f);
+  series = fused_multiply_add(series, fraction, 0.240247428f);
+  series = fused_multiply_add(series, fraction, 0.693121791f);
+  series = fused_multiply_add(series, fraction, 0.999999285f);
+  return series * bits_float((float_bits(shifted) << 23) + 0x3f800000u);
+}
+#endif
+
 // Turns scores into weights 2^(scale_log2 * (score - max)) and updates the rows. Returns in
 // `rescale` by what earlier sums and outputs of a row have to be multiplied, as its maximum may
 // have grown. All rows go through each step together: their chains of instructions hide each
@@ -137,8 +154,14 @@ __device__ __forceinline__ void online_softmax(float (&scores)[kRowTiles][kTiles
       for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
         for (int i = 2 * half; i < 2 * half + 2; ++i) {
+#if FW_EMULATED_EXP2
+          const float power = fused_multiply_add(scores[m][n][i], scale_log2, -shift[m][half]);
+          const bool emulated = (2 * n + i % 2) % kEmulatedExp2 == 0;
+          scores[m][n][i] = emulated ? exp2_emulated(power) : exp2_approx(power);
+#else
           scores[m][n][i] =
               exp2_approx(fused_multiply_add(scores[m][n][i], scale_log2, -shift[m][half]));
+#endif
           sum += scores[m][n][i];
         }
       }

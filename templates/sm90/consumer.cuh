@@ -14,6 +14,10 @@ struct Consumer {
 #if FW_BLOCKS
   bool last;  // tile of keys
 #endif
+#if FW_Q_IN_REGISTERS
+  // The queries as left operands.
+  u32 operands[kDimSteps][4];
+#endif
   Walk walk;
   RingPlace<kStages> behind;  // the tile whose weights wait for their values
   float scale_log2;
@@ -76,6 +80,9 @@ struct Consumer {
 #else
     own_keys.start(params, work, row, 64);
     first_row = work.row_begin + row + warp_index() % 4 * 16;
+#endif
+#if FW_Q_IN_REGISTERS
+    load_operands(operands, queries);
 #endif
 #if !FW_BLOCKS
     tiles.start(params, work);
@@ -150,7 +157,11 @@ struct Consumer {
     take_turn(group);
 #endif
     fence_products();
+#if FW_Q_IN_REGISTERS
+    start_scores(scores, operands, keys + walk.at.stage * kKeysStride);
+#else
     start_scores(scores, queries, keys + walk.at.stage * kKeysStride);
+#endif
 #if FW_PING_PONG
     pass_turn(group);
 #endif
@@ -198,7 +209,11 @@ struct Consumer {
     take_turn(group);
 #endif
     fence_products();
+#if FW_Q_IN_REGISTERS
+    start_scores(scores, operands, keys + walk.at.stage * kKeysStride);
+#else
     start_scores(scores, queries, keys + walk.at.stage * kKeysStride);
+#endif
     start_output(out, weights, values + behind.stage * kValuesStride);
 #if FW_PING_PONG
     pass_turn(group);

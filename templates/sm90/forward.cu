@@ -8,6 +8,7 @@
 #include "ptx/memory.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/barrier.cuh"
+#include "ptx/matrix.cuh"
 #include "ptx/warpgroup.cuh"
 #include "products.h"
 #include "mask.h"
@@ -91,7 +92,7 @@ __device__ __forceinline__ void produce(const Params& params, u32 memory) {
 extern "C" __global__ void __cluster_dims__(kClusterBlocks, 1, 1)
     __launch_bounds__(kThreads, kBlocksPerSm) fw_forward(const __grid_constant__ Params params) {
   const u32 memory = swizzled_memory();
-  if (thread_index() == 0) find_barriers(memory).make();
+  if (thread_index() == 0) find_barriers(memory).make(params.aligned ? 1 : kClusterBlocks);
   synchronize_cluster();
 #else
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocksPerSm)

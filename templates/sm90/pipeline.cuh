@@ -12,7 +12,13 @@ struct Barriers {
   u32 queries_full, queries_empty;
   u32 keys_full, keys_empty, values_full, values_empty;
 
+#if FW_CLUSTER
+  // `producers` fill a stage: one thread for all where TMA does, else one of each block. So no
+  // consumer is a phase ahead of a block that it gives stages back to.
+  __device__ __forceinline__ void make(int producers) const {
+#else
   __device__ __forceinline__ void make() const {
+#endif
 #pragma unroll
     for (int i = 0; i < kQueryStages * kConsumers; ++i) {
       init_barrier(queries_full + i * 8, 1);
@@ -20,15 +26,19 @@ struct Barriers {
     }
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
-      init_barrier(keys_full + stage * 8, 1);
-      init_barrier(values_full + stage * 8, 1);
 #if FW_CLUSTER
+      init_barrier(keys_full + stage * 8, producers);
+      init_barrier(values_full + stage * 8, producers);
       init_barrier(keys_empty + stage * 8, kClusterBlocks * kConsumers);
       init_barrier(values_empty + stage * 8, kClusterBlocks * kConsumers);
 #elif FW_BLOCKS
+      init_barrier(keys_full + stage * 8, 1);
+      init_barrier(values_full + stage * 8, 1);
       init_barrier(keys_empty + stage * 8, 4 * kConsumers);
       init_barrier(values_empty + stage * 8, kConsumers);
 #else
+      init_barrier(keys_full + stage * 8, 1);
+      init_barrier(values_full + stage * 8, 1);
       init_barrier(keys_empty + stage * 8, kConsumers);
       init_barrier(values_empty + stage * 8, kConsumers);
 #endif
@@ -49,14 +59,28 @@ __device__ __forceinline__ Barriers find_barriers(u32 memory) {
 }
 
 #if FW_CLUSTER
-// One thread gives a stage of keys or values back, to the producers of all blocks of the cluster:
-// each fills a part of it.
-__device__ __forceinline__ void arrive_empty(u32 barrier) {
+// One thread arrives at the same barrier in all blocks of the cluster.
+__device__ __forceinline__ void arrive_everywhere(u32 barrier) {
 #pragma unroll
   for (int rank = 0; rank < kClusterBlocks; ++rank) arrive_remote(address_in_block(barrier, rank));
 }
+
+// One thread gives a stage of keys or values back, to the producers of all blocks: each fills a
+// part of it.
+__device__ __forceinline__ void arrive_empty(u32 barrier) { arrive_everywhere(barrier); }
+
+// A stage has been filled by the threads of this block.
+__device__ __forceinline__ void announce_stage(u32 barrier) {
+  fence_async_shared();
+  synchronize_named<1, 128>();
+  if (thread_index() % 128 == 0) arrive_everywhere(barrier);
+}
 #else
+// One thread gives a stage of keys or values back.
 __device__ __forceinline__ void arrive_empty(u32 barrier) { arrive(barrier); }
+
+// A stage has been filled by the threads of this block.
+__device__ __forceinline__ void announce_stage(u32 barrier) { announce(barrier); }
 #endif
 
 // One thread of a warpgroup speaks for it: its wait has covered the products of all.

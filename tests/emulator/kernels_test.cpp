@@ -87,3 +87,25 @@ TEST_CASE("the kernels of the golden files are silent and right in every mode") 
   MESSAGE(times.kernels << " kernels: compiled in " << times.compile_ms / 1e3 << " s, run in "
                         << times.run_ms / 1e3 << " s");
 }
+
+TEST_CASE("blocks of a cluster stay in step where TMA loads and where threads copy") {
+  if (!compiler_here("clusters in the emulator")) return;
+  NamedKernel kernel = named_kernels().front();
+  for (const NamedKernel& named : named_kernels())
+    if (named.name == "sm90_bf16_d128_cluster") kernel = named;
+  REQUIRE(kernel.name == "sm90_bf16_d128_cluster");
+  const auto unit = compile_text(kernel.emit().text);
+  for (const Layout layout : {Layout::rows_of_heads, Layout::padded_rows, Layout::shifted})
+    for (const std::int64_t seq_q : {65, 256, 300}) {
+      const auto host = problem_for(kernel.problem, {1, 2, 1, seq_q, 129}, layout, 3);
+      CAPTURE(std::string(to_string(layout)));
+      CAPTURE(seq_q);
+      for (const emulator::Mode mode : kModes) {
+        CAPTURE(std::string(emulator::to_string(mode)));
+        host->poison_outputs();
+        CHECK(text_of(run(*unit, host->config, kernel.problem, host->arguments,
+                          {mode, true, 5, 20'000'000, 1})) == "");
+        CHECK(host->fault(kernel.problem, 12) == "");
+      }
+    }
+}

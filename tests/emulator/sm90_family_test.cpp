@@ -95,16 +95,16 @@ constexpr const char* kTurnFirst = R"(      take_turn(group);
       pass_turn(group);
       if (thread_index() % 128 == 0) {
         wait_barrier(barriers.keys_full + walk.at.stage * 8, walk.at.parity);
-        arrive(barriers.keys_empty + walk.at.stage * 8);
+        arrive_empty(barriers.keys_empty + walk.at.stage * 8);
         wait_barrier(barriers.values_full + walk.at.stage * 8, walk.at.parity);
-        arrive(barriers.values_empty + walk.at.stage * 8);
+        arrive_empty(barriers.values_empty + walk.at.stage * 8);
       }
 )";
 constexpr const char* kTurnLast = R"(      if (thread_index() % 128 == 0) {
         wait_barrier(barriers.keys_full + walk.at.stage * 8, walk.at.parity);
-        arrive(barriers.keys_empty + walk.at.stage * 8);
+        arrive_empty(barriers.keys_empty + walk.at.stage * 8);
         wait_barrier(barriers.values_full + walk.at.stage * 8, walk.at.parity);
-        arrive(barriers.values_empty + walk.at.stage * 8);
+        arrive_empty(barriers.values_empty + walk.at.stage * 8);
       }
       take_turn(group);
       pass_turn(group);

@@ -106,7 +106,6 @@ TEST_CASE("what the family refuses, with the value and what is allowed") {
   CHECK(contains(rejected(problem, "q128.kv128.w12.st2.b2"), "blocks_per_sm is 2"));
   CHECK(contains(rejected(problem, "q64.kv64.w8.st2.b2.pp1"), "ping_pong is 1"));
   CHECK(contains(rejected(problem, "q128.kv128.w12.st2.b1.pb9999"), "persistent is 9999"));
-  CHECK(contains(rejected(problem, "q128.kv128.w12.st2.b1.qr1"), "q_in_registers is 1"));
   CHECK(contains(rejected(problem, "q128.kv128.w12.st4.b1"), "bytes of shared memory"));
   CHECK(contains(rejected(problem, "q128.kv240.w12.st1.b1"), "registers"));
   CHECK(contains(rejected(problem_of(R"({"head_dim":256})"), "q64.kv16.w8.st2.b2"),
@@ -266,6 +265,27 @@ TEST_CASE("clusters are whole, and each block brings its part of the keys") {
     CHECK(contains(rejected(problem_of(std::string(R"({"head_dim":128,"mask":")") + mask + "\"}"),
                             "q128.kv128.w12.st2.b1.cl2"),
                    "cluster is 2; allowed with a mask"));
+}
+
+TEST_CASE("queries in registers and emulated exponentials") {
+  const Problem problem = problem_of(R"({"head_dim":128,"mask":"causal"})");
+  CHECK(rejected(problem, "q128.kv128.w12.st2.b1.qr1") == "");
+  CHECK(contains(rejected(problem, "q128.kv128.w12.st2.b1.qr2"), "q_in_registers is 2"));
+  CHECK(contains(rejected(problem, "q128.kv128.w12.st2.b1.qr1.ht1"), "allowed with half_tiles: 0"));
+  CHECK(contains(rejected(problem, "q128.kv176.w12.st2.b1.qr1"), "registers per thread"));
+  CHECK(rejected(problem, "q128.kv176.w12.st2.b1") == "");
+  CHECK(rejected(problem, "q128.kv128.w12.st2.b1.ex8.ll1") == "");
+  CHECK(contains(rejected(problem, "q128.kv128.w12.st2.b1.ex2"),
+                 "emulated_exp2 is 2; allowed: 0, 4, 8"));
+  // What was measured slower everywhere does not come before what is not.
+  const DeviceInfo device = assumed_device(problem.target);
+  const auto predicted = [&](const char* knob) {
+    return sm90_family()
+        .consider(problem, device, kLong,
+                  parse_schedule("q128.kv128.w12.st2.b1" + std::string(knob)))
+        .estimate.time_us;
+  };
+  for (const char* knob : {".qr1", ".ex8", ".ex4"}) CHECK(predicted(knob) > predicted(""));
 }
 
 TEST_CASE("steps of few keys are predicted slower, as they were measured") {

@@ -1,15 +1,15 @@
 // Attention forward for sm_90a: bf16, head dim 128, no mask.
-// Tiles of 128 queries by 128 keys, 2 stages; a producer and 2 consumer warpgroups. 160.1 KiB of
+// Tiles of 128 queries by 32 keys, 1 stages; a producer and 2 consumer warpgroups. 80.1 KiB of
 //     shared memory.
-// Launch fw_forward: 2 * min(2, ceil_div(ceil_div(seq_q, 256) * heads_q * batch, max(1,
-//     ceil_div(seq_q * heads_q * batch, 512)))) blocks of 384 threads, 163952 bytes of dynamic
+// Launch fw_forward: 2 * min(1, ceil_div(ceil_div(seq_q, 256) * heads_q * batch, max(1,
+//     ceil_div(seq_q * heads_q * batch, 256)))) blocks of 384 threads, 82048 bytes of dynamic
 //     shared memory. It may start while the kernel before it still runs.
 // Tensor map q_map: boxes of 64 rows by 64 columns of 128, swizzle 128.
-// Tensor map k_map: boxes of 64 rows by 64 columns of 128, swizzle 128.
-// Tensor map v_map: boxes of 64 rows by 64 columns of 128, swizzle 128.
+// Tensor map k_map: boxes of 16 rows by 64 columns of 128, swizzle 128.
+// Tensor map v_map: boxes of 16 rows by 64 columns of 128, swizzle 128.
 // Tensor map o_map: boxes of 64 rows by 64 columns of 128, swizzle 128.
 // Regenerate: flashwright emit --dtype bf16 --head-dim 128 --target sm_90a --schedule
-//     q128.kv128.w12.st2.b1.pb4.cl2
+//     q128.kv32.w12.st1.b1.pb2.qp1.cl2
 // flashwright 0.1.0. This emitted file may be used under any licence.
 
 using u16 = unsigned short;
@@ -32,10 +32,10 @@ struct alignas(64) TensorMap {
 
 constexpr int kConsumers = 2;            // warpgroups of 64 query rows; one more produces
 constexpr int kTileQ = 64 * kConsumers;  // query rows per block
-constexpr int kTileKv = 128;             // keys per step
-constexpr int kStages = 2;               // key and value tiles in flight
+constexpr int kTileKv = 32;              // keys per step
+constexpr int kStages = 1;               // key and value tiles in flight
 constexpr int kClusterBlocks = 2;        // that bring keys and values to each other
-constexpr int kQueryStages = 1;          // query tiles in flight
+constexpr int kQueryStages = 2;          // query tiles in flight
 constexpr int kHeadDim = 128;            // of queries and keys
 constexpr int kHeadDimV = 128;           // of values and outputs
 constexpr int kThreads = 128 * (kConsumers + 1);
@@ -61,16 +61,16 @@ constexpr int kQueriesBytes = 64 * kPaddedDim * kElementBytes;       // of one c
 constexpr int kOwnBytes = 16384;                                     // of them, or of its output
 constexpr int kKeysBytes = kTileKv * kPaddedDim * kElementBytes;     // one stage
 constexpr int kValuesBytes = kTileKv * kPaddedDimV * kElementBytes;  // one stage
-constexpr int kKeysOffset = 32768;                                   // multiples of 1024
-constexpr int kKeysStride = 32768;
-constexpr int kValuesOffset = 98304;
-constexpr int kValuesStride = 32768;
-constexpr int kWorkOffset = 163840;  // which query tiles are at hand
+constexpr int kKeysOffset = 65536;                                   // multiples of 1024
+constexpr int kKeysStride = 8192;
+constexpr int kValuesOffset = 73728;
+constexpr int kValuesStride = 8192;
+constexpr int kWorkOffset = 81920;  // which query tiles are at hand
 constexpr int kWorkBytes = 16;
-constexpr int kBarriersOffset = 163856;
+constexpr int kBarriersOffset = 81952;
 constexpr int kBarriers = 2 * kQueryStages * kConsumers + 4 * kStages;
 constexpr int kSharedBytes = kBarriersOffset + 8 * kBarriers;
-static_assert(kSharedBytes == 163952, "the launch plan says so");
+static_assert(kSharedBytes == 82048, "the launch plan says so");
 
 using Element = u16;
 
@@ -444,66 +444,46 @@ __device__ __forceinline__ void store_matrices(u32 address, const u32 (&r)[4]) {
                : "memory");
 }
 
-// d = a * b: 64 x 16, K-major, by 16 x 128, K-major.
-__device__ __forceinline__ void wgmma_ss_n128_kk_first(float (&d)[64], u64 a, u64 b) {
+// d = a * b: 64 x 16, K-major, by 16 x 32, K-major.
+__device__ __forceinline__ void wgmma_ss_n32_kk_first(float (&d)[16], u64 a, u64 b) {
   asm volatile(
       "{\n"
       ".reg .pred accumulate;\n"
       "setp.ne.u32 accumulate, 0, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
-      "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "
-      "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "
-      "%56, %57, %58, %59, %60, %61, %62, %63}, "
-      "%64, %65, accumulate, 1, 1, 0, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+      "%16, %17, accumulate, 1, 1, 0, 0;\n"
       "}"
       : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3]), "=f"(d[4]), "=f"(d[5]), "=f"(d[6]),
         "=f"(d[7]), "=f"(d[8]), "=f"(d[9]), "=f"(d[10]), "=f"(d[11]), "=f"(d[12]), "=f"(d[13]),
-        "=f"(d[14]), "=f"(d[15]), "=f"(d[16]), "=f"(d[17]), "=f"(d[18]), "=f"(d[19]), "=f"(d[20]),
-        "=f"(d[21]), "=f"(d[22]), "=f"(d[23]), "=f"(d[24]), "=f"(d[25]), "=f"(d[26]), "=f"(d[27]),
-        "=f"(d[28]), "=f"(d[29]), "=f"(d[30]), "=f"(d[31]), "=f"(d[32]), "=f"(d[33]), "=f"(d[34]),
-        "=f"(d[35]), "=f"(d[36]), "=f"(d[37]), "=f"(d[38]), "=f"(d[39]), "=f"(d[40]), "=f"(d[41]),
-        "=f"(d[42]), "=f"(d[43]), "=f"(d[44]), "=f"(d[45]), "=f"(d[46]), "=f"(d[47]), "=f"(d[48]),
-        "=f"(d[49]), "=f"(d[50]), "=f"(d[51]), "=f"(d[52]), "=f"(d[53]), "=f"(d[54]), "=f"(d[55]),
-        "=f"(d[56]), "=f"(d[57]), "=f"(d[58]), "=f"(d[59]), "=f"(d[60]), "=f"(d[61]), "=f"(d[62]),
-        "=f"(d[63])
+        "=f"(d[14]), "=f"(d[15])
       : "l"(a), "l"(b)
       : "memory");
 }
 
-__device__ __forceinline__ void multiply_first_scores(float (&d)[64], u64 a, u64 b) {
-  wgmma_ss_n128_kk_first(d, a, b);
+__device__ __forceinline__ void multiply_first_scores(float (&d)[16], u64 a, u64 b) {
+  wgmma_ss_n32_kk_first(d, a, b);
 }
 
-// d += a * b: 64 x 16, K-major, by 16 x 128, K-major.
-__device__ __forceinline__ void wgmma_ss_n128_kk(float (&d)[64], u64 a, u64 b) {
+// d += a * b: 64 x 16, K-major, by 16 x 32, K-major.
+__device__ __forceinline__ void wgmma_ss_n32_kk(float (&d)[16], u64 a, u64 b) {
   asm volatile(
       "{\n"
       ".reg .pred accumulate;\n"
       "setp.eq.u32 accumulate, 0, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
-      "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "
-      "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "
-      "%56, %57, %58, %59, %60, %61, %62, %63}, "
-      "%64, %65, accumulate, 1, 1, 0, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, "
+      "%16, %17, accumulate, 1, 1, 0, 0;\n"
       "}"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
         "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
-        "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
-        "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
-        "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
-        "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
-        "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
-        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
-        "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
-        "+f"(d[63])
+        "+f"(d[14]), "+f"(d[15])
       : "l"(a), "l"(b)
       : "memory");
 }
 
-__device__ __forceinline__ void multiply_scores(float (&d)[64], u64 a, u64 b) {
-  wgmma_ss_n128_kk(d, a, b);
+__device__ __forceinline__ void multiply_scores(float (&d)[16], u64 a, u64 b) {
+  wgmma_ss_n32_kk(d, a, b);
 }
 
 // d += a * b: 64 x 16, in registers, by 16 x 128, MN-major.
@@ -826,7 +806,9 @@ struct Barriers {
   u32 queries_full, queries_empty;
   u32 keys_full, keys_empty, values_full, values_empty;
 
-  __device__ __forceinline__ void make() const {
+  // `producers` fill a stage: one thread for all where TMA does, else one of each block. So no
+  // consumer is a phase ahead of a block that it gives stages back to.
+  __device__ __forceinline__ void make(int producers) const {
 #pragma unroll
     for (int i = 0; i < kQueryStages * kConsumers; ++i) {
       init_barrier(queries_full + i * 8, 1);
@@ -834,8 +816,8 @@ struct Barriers {
     }
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
-      init_barrier(keys_full + stage * 8, 1);
-      init_barrier(values_full + stage * 8, 1);
+      init_barrier(keys_full + stage * 8, producers);
+      init_barrier(values_full + stage * 8, producers);
       init_barrier(keys_empty + stage * 8, kClusterBlocks * kConsumers);
       init_barrier(values_empty + stage * 8, kClusterBlocks * kConsumers);
     }
@@ -854,11 +836,21 @@ __device__ __forceinline__ Barriers find_barriers(u32 memory) {
   return barriers;
 }
 
-// One thread gives a stage of keys or values back, to the producers of all blocks of the cluster:
-// each fills a part of it.
-__device__ __forceinline__ void arrive_empty(u32 barrier) {
+// One thread arrives at the same barrier in all blocks of the cluster.
+__device__ __forceinline__ void arrive_everywhere(u32 barrier) {
 #pragma unroll
   for (int rank = 0; rank < kClusterBlocks; ++rank) arrive_remote(address_in_block(barrier, rank));
+}
+
+// One thread gives a stage of keys or values back, to the producers of all blocks: each fills a
+// part of it.
+__device__ __forceinline__ void arrive_empty(u32 barrier) { arrive_everywhere(barrier); }
+
+// A stage has been filled by the threads of this block.
+__device__ __forceinline__ void announce_stage(u32 barrier) {
+  fence_async_shared();
+  synchronize_named<1, 128>();
+  if (thread_index() % 128 == 0) arrive_everywhere(barrier);
 }
 
 // One thread of a warpgroup speaks for it: its wait has covered the products of all.
@@ -1082,12 +1074,12 @@ __device__ __forceinline__ void copy_tiles(const Params& params, const QueryTile
     copy_rows<kTileKv, kHeadDim, kPaddedDim, kSwizzle>(
         memory + kKeysOffset + at.stage * kKeysStride, k + first_key * params.k_row_stride,
         params.k_row_stride, rows);
-    announce(barriers.keys_full + at.stage * 8);
+    announce_stage(barriers.keys_full + at.stage * 8);
     wait_barrier(barriers.values_empty + at.stage * 8, at.parity ^ 1);
     copy_rows<kTileKv, kHeadDimV, kPaddedDimV, kSwizzleV>(
         memory + kValuesOffset + at.stage * kValuesStride, v + first_key * params.v_row_stride,
         params.v_row_stride, rows);
-    announce(barriers.values_full + at.stage * 8);
+    announce_stage(barriers.values_full + at.stage * 8);
     at.advance();
   }
 }
@@ -1492,7 +1484,7 @@ __device__ __forceinline__ void produce(const Params& params, u32 memory) {
 extern "C" __global__ void __cluster_dims__(kClusterBlocks, 1, 1)
     __launch_bounds__(kThreads, kBlocksPerSm) fw_forward(const __grid_constant__ Params params) {
   const u32 memory = swizzled_memory();
-  if (thread_index() == 0) find_barriers(memory).make();
+  if (thread_index() == 0) find_barriers(memory).make(params.aligned ? 1 : kClusterBlocks);
   synchronize_cluster();
   start_next_kernel();  // it waits for this one, too
   const int group = static_cast<int>(shuffle(warp_index() / 4, 0));

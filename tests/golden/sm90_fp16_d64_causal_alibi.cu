@@ -822,7 +822,11 @@ __device__ __forceinline__ Barriers find_barriers(u32 memory) {
   return barriers;
 }
 
+// One thread gives a stage of keys or values back.
 __device__ __forceinline__ void arrive_empty(u32 barrier) { arrive(barrier); }
+
+// A stage has been filled by the threads of this block.
+__device__ __forceinline__ void announce_stage(u32 barrier) { announce(barrier); }
 
 // One thread of a warpgroup speaks for it: its wait has covered the products of all.
 __device__ __forceinline__ void release_stage(u32 barrier) {
@@ -1005,12 +1009,12 @@ __device__ __forceinline__ void copy_tiles(const Params& params, const QueryTile
     copy_rows<kTileKv, kHeadDim, kPaddedDim, kSwizzle>(
         memory + kKeysOffset + at.stage * kKeysStride, k + first_key * params.k_row_stride,
         params.k_row_stride, rows);
-    announce(barriers.keys_full + at.stage * 8);
+    announce_stage(barriers.keys_full + at.stage * 8);
     wait_barrier(barriers.values_empty + at.stage * 8, at.parity ^ 1);
     copy_rows<kTileKv, kHeadDimV, kPaddedDimV, kSwizzleV>(
         memory + kValuesOffset + at.stage * kValuesStride, v + first_key * params.v_row_stride,
         params.v_row_stride, rows);
-    announce(barriers.values_full + at.stage * 8);
+    announce_stage(barriers.values_full + at.stage * 8);
     at.advance();
   }
 }

@@ -83,7 +83,11 @@ constexpr Row kSm90[] = {
      "q128.kv128.w12.st2.b1.ph1"},
     {"bf16_d64_three_consumers", "sm_90a", R"({"head_dim":64})", "q192.kv128.w16.st2.b1"},
     {"bf16_d64_in_rounds", "sm_90a", R"({"head_dim":64})", "q192.kv128.w16.st3.b1.pp1.pb2.qp1"},
-    {"bf16_d128_cluster", "sm_90a", R"({"head_dim":128})", "q128.kv128.w12.st2.b1.pb4.cl2"},
+    {"bf16_d128_cluster", "sm_90a", R"({"head_dim":128})", "q128.kv32.w12.st1.b1.pb2.qp1.cl2"},
+    {"bf16_d64_queries_in_registers", "sm_90a", R"({"head_dim":64})",
+     "q192.kv96.w16.st3.b1.qr1.pp1.pb132.qp1"},
+    {"bf16_d128_softcap_emulated", "sm_90a", R"({"head_dim":128,"mask":"causal","softcap":50})",
+     "q128.kv128.w12.st2.b1.lz8.ex8"},
     {"bf16_d256_lazy", "sm_90a", R"({"head_dim":256})", "q128.kv80.w12.st2.b1.lz1"},
     {"bf16_d192_v128_window", "sm_90a",
      R"({"head_dim":192,"head_dim_v":128,"mask":"window:512,0"})", "q128.kv112.w12.st2.b1"},
@@ -164,7 +168,8 @@ std::vector<NamedKernel> random_kernels(std::uint64_t seed, int count, const Fam
     kernel.schedule = legal[random() % legal.size()];
     // Few blocks, so that each takes several query tiles of a small problem.
     if (kernel.schedule.persistent != 0)
-      kernel.schedule.persistent = 1 + static_cast<int>(random() % 3);
+      kernel.schedule.persistent =
+          std::max(1, kernel.schedule.cluster) * (1 + static_cast<int>(random() % 3));
     kernel.name = to_string(kernel.problem) + " " + to_string(kernel.schedule);
     out.push_back(std::move(kernel));
   }
