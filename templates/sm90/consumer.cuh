@@ -170,6 +170,9 @@ struct Consumer {
 #endif
     wait_products<0>();
     hold_sums(scores);
+#if FW_Q_IN_REGISTERS
+    hold_operands(operands);
+#endif
     release_keys();
   }
 
@@ -223,6 +226,9 @@ struct Consumer {
 #endif
     wait_products<1>();
     hold_sums(scores);
+#if FW_Q_IN_REGISTERS
+    hold_operands(operands);
+#endif
     release_keys();
   }
 

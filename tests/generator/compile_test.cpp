@@ -177,6 +177,12 @@ TEST_CASE("sm90: sampled defaults compile without spills or warnings, sampled sc
     const auto legal = legal_schedules(sm90_family(), problem, device, kLong);
     schedules.push_back({name, problem, legal[random() % legal.size()], &sm90_family()});
   }
+  // Operands that stay in registers under both products.
+  for (const char* config : {R"({"head_dim":64})", R"({"head_dim":128,"mask":"causal"})"}) {
+    const Problem problem = normalise(config_from_json(config), parse_target("sm_90a"));
+    schedules.push_back(
+        {config, problem, parse_schedule("q128.kv128.w12.st2.b1.qr1"), &sm90_family()});
+  }
   check_all("sm90 defaults", defaults, false, kSomeRegisters);
   check_all("sm90 schedules", schedules, true);
 }

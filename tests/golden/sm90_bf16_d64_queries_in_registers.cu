@@ -394,6 +394,15 @@ __device__ __forceinline__ void hold(float (&d)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+// Keeps a left operand in its registers up to this point: behind a branch the compiler takes them
+// for free as soon as the product has started.
+template <int kCount>
+__device__ __forceinline__ void hold_operands(const u32 (&a)[kCount][4]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i)
+    asm volatile("" ::"r"(a[i][0]), "r"(a[i][1]), "r"(a[i][2]), "r"(a[i][3]) : "memory");
+}
+
 // Describes a tile of 16-bit elements in shared memory, stored in slabs whose rows are as long as
 // the swizzle: 128, 64 or 32 bytes. `next_rows`: bytes from eight rows to the next eight;
 // `next_slab`: bytes from slab to slab, which only a tile that is read across its rows needs.
@@ -1301,6 +1310,7 @@ struct Consumer {
     clear_output();
     wait_products<0>();
     hold_sums(scores);
+    hold_operands(operands);
     release_keys();
   }
 
@@ -1318,6 +1328,7 @@ struct Consumer {
     clear_output();
     wait_products<1>();
     hold_sums(scores);
+    hold_operands(operands);
     release_keys();
   }
 
