@@ -170,8 +170,10 @@ std::vector<std::string> option_list(const Table& t, const Source& source,
     list.insert(list.end(), {"--ptxas-options=-v", "--ptxas-options=--warn-on-spills"});
   // Our store replaces NVRTC's own, and timings must be true.
   if (t.identity.version >= std::pair(12, 9)) list.emplace_back("--no-cache");
-  // The kernels of a module at the same time; the code is the same.
-  if (source.plan.steps.size() > 1 && t.identity.version >= std::pair(12, 1))
+  // The kernels of a module at the same time. For sm_90a the code is the same; for sm_120 it was found
+  // to differ from one compilation to the next.
+  if (source.plan.steps.size() > 1 && source.target.arch == "sm_90a" &&
+      t.identity.version >= std::pair(12, 1))
     list.push_back(fmt::format("--split-compile={}", source.plan.steps.size()));
   if (options.line_info) list.emplace_back("--generate-line-info");
   for (const std::string& define : options.defines) list.push_back("--define-macro=" + define);

@@ -92,6 +92,9 @@ TEST_CASE("helper: a compilation" * doctest::skip()) {
                              "--no-cache\n", "--ptxas-options=--warn-on-spills\n",
                              "--generate-line-info\n", "--define-macro=FW_BF16=1\n"})
     CHECK(contains(binary.bytes, option));
+  // Kernels compiled side by side: only where the code is the same each time.
+  CHECK(!contains(binary.bytes, "split-compile"));
+  CHECK(contains(nvrtc::compile(source_for("sm_90a")).bytes, "--split-compile=2\n"));
   CHECK(binary.kind == Binary::Kind::cubin);
   CHECK(binary.toolchain == "NVRTC 12.9");
   CHECK(binary.resources.registers == 168);
