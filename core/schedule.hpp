@@ -26,9 +26,8 @@ struct Schedule {
   int query_prefetch = 0;  // sm90: 1 brings the queries of the next tile while one is computed
   int pack_heads = 0;      // sm90: 1 joins query heads that share a key head in one tile
   int cluster = 0;         // sm90: blocks that bring keys and values to each other; 0: each its own
-  int emulated_exp2 =
-      0;             // sm90: of so many weights one is computed without the exp2 of the hardware
-  int late_lse = 0;  // sm90: 1 writes the LSE after the output, instead of before
+  int emulated_exp2 = 0;   // sm90: n > 0 computes one of n weights by a polynomial
+  int late_lse = 0;        // sm90: 1 writes the LSE after the output, instead of before
   int keys_per_block = 0;  // sm80, backward: keys per block of the kernel for dK and dV
   int query_step = 0;      // backward: queries per step of the kernel for dK and dV
   int split_keys = 0;      // sm80, backward: 1 gives dK and dV kernels of their own
